@@ -1,0 +1,173 @@
+"""All settings, in one typed struct: each with its unit in its name, its bounds, and what it is for.
+
+A setting comes from a TOML file, from the environment (`CLYMQ_` and its name in capitals) or from a flag; the later
+wins. A wrong value never gets further than `load`: it is a `ConfigError` that names the setting, the value, where it
+came from and what is allowed. A setting that does not exist is wrong too: a misspelt limit must not pass as no limit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from clymq.errors import ConfigError
+
+KiB = 1024
+MiB = 1024 * KiB
+GiB = 1024 * MiB
+DAY_MS = 24 * 3600 * 1000
+
+LOG_LEVELS = ("error", "warning", "info", "debug")
+ENVIRONMENT_PREFIX = "CLYMQ_"
+# Read from the environment by the client commands, not settings of a server.
+ENVIRONMENT_ONLY = frozenset({"bootstrap"})
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting with its default."""
+
+    log: Annotated[Literal["error", "warning", "info", "debug"], Meta(description="how much is logged")] = "info"
+
+    message_bytes_max: Annotated[
+        int, Meta(ge=1, le=GiB, description="largest message: key, value and headers together")
+    ] = MiB
+    batch_bytes_max: Annotated[
+        int,
+        Meta(ge=KiB, le=GiB, description="largest batch, packed or unpacked; bounds every buffer made for one"),
+    ] = 16 * MiB
+
+    block_bytes_max: Annotated[
+        int, Meta(ge=64 * KiB, le=1024 * GiB, description="a block that reaches this size asks to be rolled")
+    ] = GiB
+    block_age_ms_max: Annotated[
+        int, Meta(ge=-1, le=3650 * DAY_MS, description="a block of this age asks to be rolled; -1: never")
+    ] = 7 * DAY_MS
+    retention_ms: Annotated[
+        int,
+        Meta(ge=-1, le=36500 * DAY_MS, description="sealed blocks older than this may be dropped; -1: never"),
+    ] = 7 * DAY_MS
+    retention_bytes: Annotated[
+        int, Meta(ge=-1, le=2**60, description="sealed blocks beyond this size may be dropped; -1: no limit")
+    ] = -1
+    index_interval_bytes: Annotated[
+        int, Meta(ge=KiB, le=16 * MiB, description="distance between entries of a block's sparse index")
+    ] = 64 * KiB
+
+    fsync: Annotated[
+        Literal["commit", "interval", "never"],
+        Meta(description="when blocks that are not replicated by Raft are synced to disk"),
+    ] = "interval"
+    fsync_interval_ms: Annotated[int, Meta(ge=1, le=3600_000, description="the interval of fsync = interval")] = 1000
+    fsync_threads: Annotated[int, Meta(ge=1, le=64, description="threads that sync files")] = 4
+
+    disk_reserve_bytes: Annotated[
+        int, Meta(ge=0, le=2**60, description="free space kept for votes, checkpoints and seals")
+    ] = 64 * MiB
+    open_blocks_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="sealed blocks held open or mapped at once")
+    ] = 256
+    set_aside_bytes_max: Annotated[
+        int, Meta(ge=0, le=1024 * GiB, description="damaged bytes kept per block (*.torn, *.bad, *.lost)")
+    ] = 256 * MiB
+    set_aside_files_max: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="files of damaged bytes kept per block, the oldest leave first"),
+    ] = 8
+
+
+class Setting(NamedTuple):
+    """One setting as people need to see it."""
+
+    name: str
+    default: object
+    allowed: str
+    purpose: str
+
+
+def settings() -> Iterator[Setting]:
+    """Describe every setting, in the order of the struct."""
+    hints = get_type_hints(Config, include_extras=True)
+    for field in msgspec.structs.fields(Config):
+        kind, meta = hints[field.name].__origin__, hints[field.name].__metadata__[0]
+        yield Setting(field.name, field.default, _allowed(kind, meta), meta.description)
+
+
+def load(
+    *,
+    file: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """Merge file < environment < flags over the defaults, each value checked where it enters."""
+    values: dict[str, object] = {}
+    if file is not None:
+        values |= _checked(_read_toml(Path(file)), source=str(file), strict=True)
+    values |= _checked(_from_environment(environment or {}), source="the environment", strict=False)
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    values |= _checked(given, source="a flag", strict=False)
+    config: Config = msgspec.convert(values, Config)
+    _check_together(config)
+    return config
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config", str(path), f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError("config", str(path), f"is not TOML: {error}") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    if "VERBOSE" in environment:
+        values["log"] = _level_of_verbose(environment["VERBOSE"])
+    for variable, text in environment.items():
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if variable.startswith(ENVIRONMENT_PREFIX) and name not in ENVIRONMENT_ONLY:
+            values[name] = text.lower() if name == "log" else text
+    return values
+
+
+def _level_of_verbose(text: str) -> str:
+    """VERBOSE=0..3 is the older spelling of the four log levels."""
+    if text in {"0", "1", "2", "3"}:
+        return LOG_LEVELS[int(text)]
+    raise ConfigError("VERBOSE", text, "must be 0, 1, 2 or 3", source="the environment")
+
+
+def _checked(values: Mapping[str, object], *, source: str, strict: bool) -> dict[str, object]:
+    """Check each value on its own, so that the error names exactly one; text from outside a file may be a number."""
+    known = get_type_hints(Config, include_extras=True)
+    result: dict[str, object] = {}
+    for name, value in values.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
+            raise ConfigError(name, value, advice, source=source)
+        try:
+            result[name] = msgspec.convert(value, known[name], strict=strict)
+        except msgspec.ValidationError:
+            allowed = _allowed(known[name].__origin__, known[name].__metadata__[0])
+            raise ConfigError(name, value, f"must be {allowed}", source=source) from None
+    return result
+
+
+def _allowed(kind: Any, meta: Meta) -> str:
+    if kind is int:
+        return f"a whole number from {meta.ge} to {meta.le}"
+    return "one of " + ", ".join(kind.__args__)
+
+
+def _check_together(config: Config) -> None:
+    """Refuse values that are each allowed but not with one another."""
+    if config.message_bytes_max > config.batch_bytes_max:
+        limit = f"must be at most batch_bytes_max = {config.batch_bytes_max}"
+        raise ConfigError("message_bytes_max", config.message_bytes_max, limit)

@@ -1,0 +1,138 @@
+"""Reading a batch: its header at once, its messages when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count as count_from
+from itertools import repeat
+from typing import NamedTuple
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from clymq.errors import CorruptBatch
+from clymq.record import body
+from clymq.record.layout import (
+    BATCH_BYTES_MAX,
+    CRC,
+    HEADER_BYTES,
+    HEADER_CRC_AT,
+    LEADER_FIELDS,
+    PRODUCER_FIELDS_END,
+    Buffer,
+    Header,
+    Kind,
+)
+
+
+class Record(NamedTuple):
+    """One message as it lies in a batch."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Batch(Header):
+    """A header and the bytes that belong to it. Fields of the header are attributes; the messages come by iteration.
+
+    `parse` looks at the header only. Whatever gives out messages (`to_arrow`, `values`, iteration, `payload`) runs
+    `check` first: nothing that fails it is ever delivered.
+    """
+
+    __slots__ = ("_columns", "_intact", "buffer")
+
+    def __init__(self, buffer: Buffer, position: int = 0, *, batch_bytes_max: int = BATCH_BYTES_MAX) -> None:
+        """Read one header and take hold of the bytes after it; see `parse`."""
+        super().__init__(buffer, position, batch_bytes_max=batch_bytes_max)
+        self.buffer = memoryview(buffer)[position : position + self.length]
+        if len(self.buffer) != self.length:
+            problem = f"truncated: {len(self.buffer) - HEADER_BYTES} of {self.length - HEADER_BYTES} bytes"
+            raise CorruptBatch("body_length", problem)
+        self._intact = False
+        self._columns: pa.RecordBatch | None = None
+
+    @classmethod
+    def parse(cls, buffer: Buffer, position: int = 0, *, batch_bytes_max: int = BATCH_BYTES_MAX) -> Batch:
+        """Read the batch that begins at `position`; bytes after it are left alone (`length` says where it ends)."""
+        return cls(buffer, position, batch_bytes_max=batch_bytes_max)
+
+    def check(self) -> None:
+        """Check what `parse` did not: the producer's checksum and, without a codec, every offset inside the body."""
+        self.check_crc()
+        if self.kind == Kind.DATA and self.codec == "none":
+            self.to_arrow()
+
+    def check_crc(self) -> None:
+        """Check that the bytes are those that the producer sent; says nothing about what it put into them."""
+        if self._intact:
+            return
+        crc = crc32c(self.buffer[HEADER_BYTES:], crc32c(self.buffer[:PRODUCER_FIELDS_END]))
+        if crc != self.body_crc:
+            raise CorruptBatch("body_crc", "does not match the body")
+        if any(self.buffer[HEADER_BYTES + self.body_length :]):
+            raise CorruptBatch("padding", "is not zero")
+        self._intact = True
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the columns that this batch has; without a codec they are views of its own bytes, not copies."""
+        if self._columns is None:
+            columns = body.decode(
+                body.unpack(self.payload(), self.codec, self.unpacked_length), self._data_flags(), self.count
+            )
+            earliest, latest = body.time_range(columns.column("timestamp"))
+            if (earliest, latest) != (self.first_timestamp, self.last_timestamp):
+                field = "first_timestamp" if earliest != self.first_timestamp else "last_timestamp"
+                raise CorruptBatch(field, f"{getattr(self, field)}, but the body has [{earliest}, {latest}]")
+            self._columns = columns
+        return self._columns
+
+    def payload(self) -> memoryview:
+        """Return the body as stored: msgpack in a control batch, an Arrow message in a data batch, maybe packed."""
+        self.check_crc()
+        return self.buffer[HEADER_BYTES : HEADER_BYTES + self.body_length]
+
+    def values(self) -> list[bytes]:
+        """Return only the values: the fastest way to Python bytes."""
+        values: list[bytes] = self.to_arrow().column("value").to_pylist()
+        return values
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Record]:
+        columns = self.to_arrow()
+        names = columns.schema.names
+        keys = columns.column("key").to_pylist() if "key" in names else repeat(None)
+        headers = map(_pairs, columns.column("headers").to_pylist()) if "headers" in names else repeat(())
+        timestamps = columns.column("timestamp").to_pylist()
+        return map(Record, count_from(self.base_offset), timestamps, keys, self.values(), headers)
+
+    def _data_flags(self) -> int:
+        if self.kind != Kind.DATA:
+            raise CorruptBatch("kind", "a control batch has no messages")
+        return self.flags
+
+
+def stamp(
+    batch: bytearray | memoryview,
+    *,
+    base_offset: int,
+    term: int,
+    index: int,
+    append_time: int,
+    commit_index: int,
+) -> None:
+    """Write the leader's fields into a batch, in place, and renew the header's checksum.
+
+    The producer's fields and the body are untouched, and so is `body_crc`, which still speaks for them.
+    """
+    view = memoryview(batch)
+    LEADER_FIELDS.pack_into(view, PRODUCER_FIELDS_END, base_offset, term, index, append_time, commit_index)
+    CRC.pack_into(view, HEADER_CRC_AT, crc32c(view[:HEADER_CRC_AT]))
+
+
+def _pairs(headers: list[dict[str, bytes | None]] | None) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((header["key"], header["value"]) for header in headers) if headers else ()  # type: ignore[misc]

@@ -1,0 +1,359 @@
+"""Building a batch: messages, columns or Arrow in, bytes out.
+
+Three roads, all ending in Arrow columns: single messages gather in Python lists and become columns when the batch is
+built; whole columns and Arrow tables go straight through with no loop in Python. They may be mixed; order is kept.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from clymq.config import Config
+from clymq.errors import InvalidRequest, MessageTooLarge
+from clymq.record import body
+from clymq.record.layout import (
+    BATCH_BYTES_MAX,
+    BODY_CRC_AT,
+    CODECS,
+    CRC,
+    HEADER,
+    HEADER_BYTES,
+    HEADER_CRC_AT,
+    MAGIC,
+    PRODUCER_FIELDS_END,
+    VERSION,
+    Flag,
+    Kind,
+    padded,
+)
+
+Columns = dict[str, Any]  # name -> pa.Array
+Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
+
+MESSAGE_BYTES_MAX: Final = Config().message_bytes_max
+PRODUCER_ID_BYTES: Final = 16
+_NO_PRODUCER: Final = bytes(PRODUCER_ID_BYTES)
+
+
+def producer_id(name: str) -> bytes:
+    """Return the 16 bytes that stand for a producer's name in every batch."""
+    return hashlib.sha256(name.encode()).digest()[:PRODUCER_ID_BYTES]
+
+
+class BatchBuilder:
+    """Gathers messages and builds batches from them; after `build` it is empty and ready for the next."""
+
+    def __init__(
+        self,
+        codec: str = "none",
+        *,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+    ) -> None:
+        if codec not in CODECS:
+            raise InvalidRequest(f"codec {codec!r} is unknown; one of {', '.join(CODECS)}")
+        self._codec = codec
+        self._batch_bytes_max = batch_bytes_max
+        self._message_bytes_max = message_bytes_max
+        self._clear()
+
+    def add(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+    ) -> BatchBuilder:
+        """Add one message; a timestamp is in microseconds since 1970 and comes from `build` when left out."""
+        _check_bytes("value", value)
+        size = len(value)
+        if key is not None:
+            _check_bytes("key", key)
+            size += len(key)
+        if timestamp is not None and (not isinstance(timestamp, int) or not -(2**63) <= timestamp < 2**63):
+            raise InvalidRequest(f"timestamp {timestamp!r} is not a 64-bit number of microseconds")
+        pairs = _header_pairs(headers) if headers else None
+        if pairs:
+            size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)
+        if size > self._message_bytes_max:
+            self._refuse_message(size)
+        self._values.append(value)
+        self._keys.append(key)
+        self._headers.append(pairs)
+        self._timestamps.append(timestamp)
+        return self
+
+    def add_values(self, values: Sequence[bytes]) -> BatchBuilder:
+        """Add a message for each value."""
+        return self.add_columns(value=values)
+
+    def add_columns(
+        self,
+        *,
+        value: Sequence[bytes] | pa.Array,
+        key: Sequence[bytes | None] | pa.Array | None = None,
+        headers: Sequence[Headers | None] | pa.Array | None = None,
+        timestamp: Sequence[int | None] | pa.Array | None = None,
+    ) -> BatchBuilder:
+        """Add messages given as columns of equal length, lists or Arrow arrays."""
+        if isinstance(headers, Sequence):
+            headers = [_header_pairs(each) if each else None for each in headers]
+        given = {"key": key, "value": value, "timestamp": timestamp, "headers": headers}
+        self._add_chunk({name: column for name, column in given.items() if column is not None})
+        return self
+
+    def add_arrow(self, table: pa.Table | pa.RecordBatch) -> BatchBuilder:
+        """Add a table with the columns value and, if it likes, key, timestamp and headers; no loop over messages."""
+        if isinstance(table, pa.Table):
+            for chunk in table.to_batches():
+                self.add_arrow(chunk)
+            return self
+        unknown = set(table.schema.names) - set(body.FULL_SCHEMA.names)
+        if unknown or "value" not in table.schema.names:
+            raise InvalidRequest(
+                f"columns {table.schema.names}: value is required; key, timestamp and headers are allowed"
+            )
+        self._add_chunk(dict(zip(table.schema.names, table.columns, strict=True)))
+        return self
+
+    def __len__(self) -> int:
+        return sum(len(chunk["value"]) for chunk in self._chunks) + len(self._values)
+
+    def build(
+        self,
+        *,
+        producer: str | bytes,
+        cmdindex: int,
+        epoch: int = 0,
+        sparse: bool = False,
+        now: int = 0,
+    ) -> bytes:
+        """Return the batch. `now` is the timestamp, in microseconds, of the messages that were given none."""
+        if not 0 <= cmdindex < 2**64 or not 0 <= epoch < 2**32:
+            raise InvalidRequest(f"cmdindex {cmdindex} must fit 64 bits and epoch {epoch} 32, neither below zero")
+        self._gather()
+        if not self._chunks:
+            raise InvalidRequest("a batch has at least one message")
+        columns, flags, times = _join(self._chunks, now)
+        if sparse:
+            flags |= Flag.SPARSE
+        message = body.encode(columns)
+        packed = body.pack(message, self._codec)
+        size = max(message.size, packed.size)
+        if size > self._batch_bytes_max:
+            raise MessageTooLarge(
+                f"a batch of {columns.num_rows} messages has {size} bytes; {self._batch_bytes_max} are allowed",
+                size_bytes=size,
+                limit_bytes=self._batch_bytes_max,
+                hint="send fewer messages in one batch",
+            )
+        result = _assemble(
+            packed,
+            kind=Kind.DATA,
+            codec=self._codec,
+            flags=flags,
+            count=columns.num_rows,
+            unpacked_length=message.size,
+            epoch=epoch,
+            producer=_producer(producer),
+            cmdindex=cmdindex,
+            times=times,
+        )
+        self._clear()
+        return result
+
+    def _clear(self) -> None:
+        self._chunks: list[Columns] = []
+        self._new_lists()
+
+    def _new_lists(self) -> None:
+        self._values: list[bytes] = []
+        self._keys: list[bytes | None] = []
+        self._headers: list[list[tuple[str, bytes | None]] | None] = []
+        self._timestamps: list[int | None] = []
+
+    def _gather(self) -> None:
+        """Turn the single messages gathered so far into a chunk of columns, those without content left out."""
+        if self._values:
+            columns: dict[str, Any] = {"value": self._values}
+            if any(key is not None for key in self._keys):
+                columns["key"] = self._keys
+            if any(timestamp is not None for timestamp in self._timestamps):
+                columns["timestamp"] = self._timestamps
+            if any(self._headers):
+                columns["headers"] = self._headers
+            self._chunks.append(_chunk(columns))
+            self._new_lists()
+
+    def _add_chunk(self, columns: dict[str, Any]) -> None:
+        self._gather()
+        chunk = _chunk(columns)
+        if not len(chunk["value"]):
+            return
+        # A chunk no larger than one message may be holds none that is too large: most end here.
+        if sum(column.nbytes for column in chunk.values()) > self._message_bytes_max:
+            largest = _largest_message(chunk)
+            if largest > self._message_bytes_max:
+                self._refuse_message(largest)
+        self._chunks.append(chunk)
+
+    def _refuse_message(self, size: int) -> None:
+        raise MessageTooLarge(
+            f"a message has {size} bytes; {self._message_bytes_max} are allowed",
+            size_bytes=size,
+            limit_bytes=self._message_bytes_max,
+            hint="split it, or raise message_bytes_max",
+        )
+
+
+def control_batch(payload: bytes, *, seal: bool = False) -> bytes:
+    """Build a control batch around msgpack bytes; one with `seal` ends its block."""
+    return _assemble(
+        pa.py_buffer(payload),
+        kind=Kind.CONTROL,
+        codec="none",
+        flags=Flag.SEAL if seal else Flag(0),
+        count=0,
+        unpacked_length=len(payload),
+        epoch=0,
+        producer=_NO_PRODUCER,
+        cmdindex=0,
+        times=(0, 0),
+    )
+
+
+def _assemble(
+    packed: pa.Buffer,
+    *,
+    kind: Kind,
+    codec: str,
+    flags: Flag,
+    count: int,
+    unpacked_length: int,
+    epoch: int,
+    producer: bytes,
+    cmdindex: int,
+    times: tuple[int, int],
+) -> bytes:
+    head = bytearray(HEADER_BYTES)
+    HEADER.pack_into(
+        head, 0, MAGIC, VERSION, kind, CODECS.index(codec), flags, count, packed.size, unpacked_length, epoch,
+        producer, cmdindex, *times, 0, 0, 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    padding = bytes(padded(packed.size) - packed.size)
+    body_crc = crc32c(padding, crc32c(packed, crc32c(memoryview(head)[:PRODUCER_FIELDS_END])))
+    CRC.pack_into(head, BODY_CRC_AT, body_crc)
+    CRC.pack_into(head, HEADER_CRC_AT, crc32c(memoryview(head)[:HEADER_CRC_AT]))
+    return b"".join((head, packed, padding))
+
+
+def _producer(producer: str | bytes) -> bytes:
+    if isinstance(producer, str):
+        return producer_id(producer)
+    if len(producer) != PRODUCER_ID_BYTES:
+        raise InvalidRequest(f"a producer id has {PRODUCER_ID_BYTES} bytes, not {len(producer)}")
+    return producer
+
+
+def _check_bytes(what: str, value: object) -> None:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidRequest(f"{what} is a {type(value).__name__}, not bytes")
+
+
+def _header_pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InvalidRequest(f"header {pair!r} is not a pair of a string and bytes")
+        if pair[1] is not None:
+            _check_bytes(f"header {pair[0]!r}", pair[1])
+    return pairs
+
+
+def _chunk(columns: Mapping[str, Any]) -> Columns:
+    """Bring given columns to the types of the schema, absent ones left absent."""
+    arrays = {name: _array(body.FIELDS[name], column) for name, column in columns.items()}
+    if len({len(column) for column in arrays.values()}) > 1:
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in arrays.items())
+        raise InvalidRequest(f"columns of different lengths: {lengths}")
+    return arrays
+
+
+def _array(field: pa.Field, column: Any) -> pa.Array:
+    try:
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if not isinstance(column, pa.Array):
+            column = pa.array(column, field.type)
+        elif field.name == "timestamp" and pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        elif column.type != field.type:
+            column = column.cast(field.type)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise InvalidRequest(f"column {field.name}: {error}") from None
+    if isinstance(column, pa.ChunkedArray):
+        raise MessageTooLarge(f"column {field.name} is over 2 GiB", size_bytes=column.nbytes, limit_bytes=2**31)
+    if field.name == "value" and column.null_count:
+        raise InvalidRequest(f"column value: {column.null_count} values are null")
+    result: pa.Array = column
+    return result
+
+
+def _join(chunks: list[Columns], now: int) -> tuple[pa.RecordBatch, Flag, tuple[int, int]]:
+    """Make one record batch of the chunks; return it with the flags of its columns and its first and last time."""
+    flags = Flag(0)
+    if any(_has_content(chunk, "key") for chunk in chunks):
+        flags |= Flag.KEYS
+    if any(_has_content(chunk, "headers") for chunk in chunks):
+        flags |= Flag.HEADERS
+    schema = body.schema_of(flags)
+    arrays = [_concatenated([_column_or_default(chunk, field, now) for chunk in chunks]) for field in schema]
+    columns = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    timed = any("timestamp" in chunk for chunk in chunks)
+    return columns, flags, body.time_range(columns.column("timestamp")) if timed else (now, now)
+
+
+def _has_content(chunk: Columns, name: str) -> bool:
+    return name in chunk and chunk[name].null_count < len(chunk[name])
+
+
+def _column_or_default(chunk: Columns, field: pa.Field, now: int) -> pa.Array:
+    column = chunk.get(field.name)
+    rows = len(chunk["value"])
+    if field.name == "timestamp":
+        if column is None:
+            return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(array.array("q", [now]) * rows)])
+        return pc.fill_null(column, now) if column.null_count else column
+    return pa.nulls(rows, field.type) if column is None else column
+
+
+def _concatenated(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _largest_message(chunk: Columns) -> int:
+    """Return the bytes of key, value and headers of the largest message, without a loop over messages."""
+    sizes = pc.binary_length(chunk["value"])
+    if "key" in chunk:
+        sizes = pc.add(sizes, pc.fill_null(pc.binary_length(chunk["key"]), 0))
+    if "headers" in chunk:
+        sizes = pc.add(sizes, _header_sizes(chunk["headers"]))
+    largest: int = pc.max(sizes).as_py()
+    return largest
+
+
+def _header_sizes(headers: pa.ListArray) -> pa.Array:
+    """Return the bytes of all headers of each message: running sums, and their differences at the list's offsets."""
+    pairs = headers.values
+    each = pc.add(pc.binary_length(pairs.field(0)), pc.fill_null(pc.binary_length(pairs.field(1)), 0))
+    sums = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(pc.fill_null(each, 0))])
+    at = sums.take(headers.offsets)
+    return pc.subtract(at[1:], at[:-1])

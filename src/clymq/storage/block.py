@@ -1,0 +1,460 @@
+"""A block: one log of batches on one disk.
+
+The file `batches` is all there is; what else is kept can be made again from it or says how much of it to believe. What
+a block promises its owner (a Raft or fetch driver):
+
+* `append` writes all batches or none, in one system call, and only such as follow on;
+* what lies below the committed position never changes: it is never truncated, and may be mapped;
+* after a crash `open` gives back every batch that had been synced, and nothing that was not appended;
+* when something is missing that was promised, `loss` says so, at this opening and every later one, until the log has
+  been mended past it; and nothing is appended before the owner has taken note with `acknowledge_loss`;
+* an error while writing leaves the block as it was; one while syncing ends it, because nobody can know what is on
+  the disk then: `failure` is raised from every later append.
+
+It does not know what a term, a vote or a majority is, and it never decides to roll, seal or drop anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from clymq.config import Config
+from clymq.errors import BlockSealed, CorruptBatch, CorruptBlock, OffsetOutOfRange, StorageError
+from clymq.record.batch import Batch
+from clymq.record.layout import HEADER_BYTES, Header
+from clymq.storage.aside import set_aside
+from clymq.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from clymq.storage.end import End
+from clymq.storage.files import File, Files, SyncDone
+from clymq.storage.handles import Handles
+from clymq.storage.index import Entry, SparseIndex
+from clymq.storage.reader import Reader
+from clymq.storage.recovery import Recovered, recover
+from clymq.storage.replace import make_folders
+from clymq.storage.space import Space
+
+log = logging.getLogger("clymq.storage")
+
+
+class _SyncMark(NamedTuple):
+    """How far a sync that begins now will reach; void once the tail has been cut."""
+
+    generation: int
+    position: int
+    reached: int
+
+
+class Block:
+    """One block's folder, open. Made by `create` and `open`."""
+
+    def __init__(self, files: Files, folder: str, config: Config, handles: Handles, space: Space | None) -> None:
+        self.folder = folder
+        self.failure: StorageError | None = None
+        self.loss: CorruptBlock | None = None
+        self._files = files
+        self._config = config
+        self._handles = handles
+        self._space = space
+        self._file: File | None = None
+        self._index_file: File | None = None
+        self._checkpoint = Checkpoint.empty(0)
+        self._index = SparseIndex(self._open_index, config.index_interval_bytes)
+        self._reader = Reader(self._log, self._index, config)
+        self._end = End(0)
+        self._commit_index = 0
+        self._synced_position = 0
+        self._synced_index = 0
+        self._generation = 0
+        self._loss_acknowledged = False
+
+    # --- Coming and going ---
+
+    @classmethod
+    def create(
+        cls,
+        files: Files,
+        folder: str,
+        *,
+        start_offset: int,
+        config: Config,
+        handles: Handles,
+        space: Space | None = None,
+    ) -> Block:
+        """Make an empty block; its folder and everything above are durable BEFORE this returns."""
+        make_folders(files, folder)
+        for path in (f"{folder}/batches", f"{folder}/index"):
+            files.open(path, create=True).close()
+        files.sync_folder(folder)
+        # Last: a folder without a checkpoint is one whose making was interrupted.
+        write_checkpoint(files, f"{folder}/checkpoint", Checkpoint.empty(start_offset))
+        return cls.open(files, folder, config=config, handles=handles, space=space)
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        folder: str,
+        *,
+        config: Config,
+        handles: Handles,
+        space: Space | None = None,
+        verify: bool = False,
+    ) -> Block:
+        """Open a block and recover it, from its checkpoint or, with `verify`, from its first byte."""
+        block = cls(files, folder, config, handles, space)
+        block._file = files.open(f"{folder}/batches")
+        block._index_file = files.open(f"{folder}/index", create=True)
+        try:
+            block._recover(verify=verify)
+        except StorageError:
+            block.close()
+            raise
+        return block
+
+    @staticmethod
+    def was_created(files: Files, folder: str) -> bool:
+        """Whether `create` had finished here; if not, nothing was ever promised for this folder."""
+        return files.exists(f"{folder}/checkpoint") or (
+            files.exists(f"{folder}/batches") and _size(files, f"{folder}/batches") > 0
+        )
+
+    def rest(self) -> None:
+        """Give the descriptors back; reads open them again for as long as they are used. For sealed blocks."""
+        if self._file is not None:
+            self._index.write()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the files. What was not synced is left to the operating system."""
+        if self._file is not None and self._index_file is not None:
+            self._file.close()
+            self._index_file.close()
+        self._file = self._index_file = None
+
+    # --- What it holds ---
+
+    @property
+    def start_offset(self) -> int:
+        """First offset of the block."""
+        return self._checkpoint.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next message."""
+        return self._end.offset
+
+    @property
+    def end_position(self) -> int:
+        """Bytes of the log."""
+        return self._end.position
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry; 0 if there is none."""
+        return self._end.index
+
+    @property
+    def last_term(self) -> int:
+        """Term of the last entry."""
+        return self._end.term
+
+    @property
+    def last_append_time(self) -> int:
+        """Append time of the last entry; the next one's is not less."""
+        return self._end.append_time
+
+    @property
+    def first_append_time(self) -> int | None:
+        """Append time of the first entry; None if there is none."""
+        return self._reader.first_append_time() if self._end.position else None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the last batch is a SEAL."""
+        return self._end.sealed
+
+    @property
+    def committed_position(self) -> int:
+        """Bytes that readers may see."""
+        return self._reader.committed_position
+
+    @property
+    def commit_index(self) -> int:
+        """Highest index known to be committed; above `last_index` after a loss."""
+        return self._commit_index
+
+    @property
+    def synced_position(self) -> int:
+        """Bytes that are known to be on the disk."""
+        return self._synced_position
+
+    @property
+    def synced_index(self) -> int:
+        """Index of the last entry known to be on the disk."""
+        return self._synced_index
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The last checkpoint written."""
+        return self._checkpoint
+
+    # --- Writing ---
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        """Write stamped batches behind the end, all or none."""
+        self._refuse_if_unfit()
+        if self._end.sealed:
+            raise BlockSealed(f"{self.folder} is sealed at offset {self._end.offset}")
+        end, marks, next_mark = self._end.copy(), [], self._index.next_mark
+        for batch in batches:
+            if end.position >= next_mark:
+                marks.append(Entry(batch.base_offset, batch.index, end.position, end.timestamp_max))
+                next_mark = end.position + self._config.index_interval_bytes
+            end.take(batch)
+        if self._space is not None and not end.sealed:
+            self._space.claim(end.position - self._end.position)
+        try:
+            self._log().write(self._end.position, [batch.buffer for batch in batches])
+        except StorageError:
+            self._cut_back()
+            raise
+        self._end = end
+        for mark in marks:
+            self._index.add(mark)
+
+    def seal(self, batch: Batch) -> None:
+        """Append the batch that ends this block and make it durable."""
+        if not batch.is_seal:
+            raise CorruptBatch("flags", "a block ends with a batch that has SEAL")
+        self.append([batch])
+        self.sync()
+
+    def truncate(self, index: int) -> None:
+        """Remove the entries from `index` on; durable BEFORE this returns, so that nothing mixes with what comes."""
+        if index > self._end.index:
+            return
+        end = self.end_at(index - 1)
+        assert end.position >= self.committed_position, "what is committed is never cut"
+        self._refuse_if_unfit()
+        self._cut(end)
+
+    def commit(self, index: int, position: int) -> None:
+        """Let readers see everything up to the end of this entry. Never goes back."""
+        assert position <= self._end.position, "nothing is committed that is not there"
+        self._reader.committed_position = max(self._reader.committed_position, position)
+        self._commit_index = max(self._commit_index, index)
+
+    def commit_all(self) -> None:
+        """Let readers see all of it: for a block of one replica, and for one whose SEAL is committed."""
+        self.commit(self._end.index, self._end.position)
+
+    def sync(self) -> None:
+        """Wait until all that was appended is on the disk."""
+        mark = self._begin_sync()
+        error: StorageError | None = None
+        try:
+            self._log().sync()
+        except StorageError as failure:
+            error = failure
+        self._end_sync(mark, error)
+        if error is not None:
+            raise error
+
+    def sync_soon(self, done: SyncDone) -> None:
+        """Begin a sync off the event loop; `done` is called when what is appended by now is on the disk."""
+        mark = self._begin_sync()
+
+        def finish(error: StorageError | None) -> None:
+            self._end_sync(mark, error)
+            done(error)
+
+        self._files.sync_soon(self._log(), finish)
+
+    def write_checkpoint(self, index: int, state: bytes) -> None:
+        """Keep the state machine as it was after entry `index`, which is committed and synced."""
+        self._refuse_if_unfit()
+        end = self.end_at(index)
+        assert end.position <= self.committed_position, "a checkpoint is never above what is committed"
+        assert end.position <= self._synced_position, "a checkpoint is never above what is synced"
+        entries = self._index.count_before(end.position)
+        self._index.write()
+        self._open_index().sync()
+        self._save(
+            Checkpoint(
+                index=end.index,
+                term=end.term,
+                position=end.position,
+                start_offset=self.start_offset,
+                end_offset=end.offset,
+                timestamp_max=end.timestamp_max,
+                append_time=end.append_time,
+                index_entries=entries,
+                commit_index=max(end.index, self._commit_index),
+                state=state,
+            )
+        )
+
+    def acknowledge_loss(self) -> None:
+        """The owner knows of the loss (its replica is lame): appends may mend it."""
+        self._loss_acknowledged = True
+
+    # --- Reading ---
+
+    def read(self, offset: int, bytes_max: int) -> memoryview:
+        """Return whole committed batches from the one that holds `offset` on; one at least, else up to `bytes_max`."""
+        return self.read_at(self.locate(offset), bytes_max, self.committed_position)
+
+    def read_at(self, position: int, bytes_max: int, limit: int) -> memoryview:
+        """Return whole batches from a position on, none beyond `limit`; what is not committed is copied."""
+        return self._reader.read_at(position, bytes_max, limit)
+
+    def locate(self, offset: int) -> int:
+        """Return the position of the data batch that holds an offset."""
+        if not self.start_offset <= offset < self._end.offset:
+            raise OffsetOutOfRange(offset, first=self.start_offset, end=self._end.offset)
+        return self._reader.locate(offset, self._end.position)
+
+    def locate_time(self, timestamp: int) -> int | None:
+        """Return the offset of the first message that is not earlier; None if all are."""
+        if timestamp > self._end.timestamp_max:
+            return None
+        return self._reader.locate_time(timestamp, self._end.position)
+
+    def end_at(self, index: int) -> End:
+        """Return where the log ended, or will again when cut, after this entry."""
+        if index == self._end.index:
+            return self._end.copy()
+        return self._reader.end_at(index, self._end.position)
+
+    def position_of(self, index: int) -> int:
+        """Return the position of an entry; that of the end for the next one to come."""
+        return self.end_at(index - 1).position
+
+    # --- Inside: recovery ---
+
+    def _recover(self, *, verify: bool) -> None:
+        checkpoint = self._read_checkpoint()
+        size = self._log().size()
+        self._checkpoint = checkpoint or Checkpoint.empty(self._first_offset())
+        self._reader.start_offset = self.start_offset
+        from_start = verify or checkpoint is None or checkpoint.position > size or not self._resume_index(checkpoint)
+        begin = End(self.start_offset) if from_start else End.at(self._checkpoint)
+        found = recover(self._log(), begin, checkpoint, self._index.mark, batch_bytes_max=self._config.batch_bytes_max)
+        self._end, self._commit_index, self.loss = found.end, found.commit_index, found.loss
+        if found.loss is not None or checkpoint is None:
+            # BEFORE the cut: the batches that know of the loss may be among those that go.
+            self._save(dataclasses.replace(self._checkpoint, commit_index=found.commit_index))
+        self._cut_damage(found, size)
+        self._reader.committed_position = min(self._checkpoint.position, self._end.position)
+        self._log().sync()  # what was read may be in the cache only, and will be built upon
+        self._synced_position, self._synced_index = self._end.position, self._end.index
+
+    def _read_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint, or None when it cannot be trusted and K is therefore not known."""
+        try:
+            checkpoint = read_checkpoint(self._files, f"{self.folder}/checkpoint")
+        except CorruptBlock as error:
+            log.error("%s", error)
+            return None
+        if checkpoint is None:
+            log.error("%s: the checkpoint is missing", self.folder)
+        return checkpoint
+
+    def _first_offset(self) -> int:
+        """Return the offset that the block begins with, when only the log can tell."""
+        try:
+            head = self._log().read(0, HEADER_BYTES)
+            return Header(head, batch_bytes_max=self._config.batch_bytes_max).base_offset
+        except CorruptBatch as error:
+            problem = f"no checkpoint, and the first batch cannot be read either: {error.problem}"
+            raise CorruptBlock(self._path, 0, problem) from None
+
+    def _resume_index(self, checkpoint: Checkpoint) -> bool:
+        if self._index.resume(checkpoint.index_entries, checkpoint.position):
+            return True
+        log.warning("%s/index: is missing or wrong; the whole block is read", self.folder)
+        return False
+
+    def _cut_damage(self, found: Recovered, size: int) -> None:
+        if size > found.end.position:
+            suffix = ".bad" if found.loss else ".torn"
+            kept = set_aside(self._files, self._log(), found.end.position, size, suffix, self._config)
+            log.warning("%s: cut from %d to %d bytes; the rest is %s", self._path, size, found.end.position, kept)
+            self._log().truncate(found.end.position)
+        if found.loss:
+            log.error("%s", found.loss)
+
+    # --- Inside: writing ---
+
+    def _refuse_if_unfit(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.loss is not None and not self._loss_acknowledged:
+            raise self.loss
+
+    def _begin_sync(self) -> _SyncMark:
+        if self.failure is not None:
+            raise self.failure
+        return _SyncMark(self._generation, self._end.position, self._end.index)
+
+    def _end_sync(self, mark: _SyncMark, error: StorageError | None) -> None:
+        """Note that a sync is done. One that failed is never repeated: the next might succeed and mean nothing."""
+        if error is not None:
+            self._fail(error)
+        elif mark.generation == self._generation and mark.position > self._synced_position:
+            self._synced_position, self._synced_index = mark.position, mark.reached
+
+    def _cut_back(self) -> None:
+        """Remove what a failed write left behind; if even that fails, the block is done for."""
+        try:
+            self._log().truncate(self._end.position)
+        except StorageError as error:
+            self._fail(error)
+
+    def _cut(self, end: End) -> None:
+        self._generation += 1
+        self._reader.forget_places()
+        self._index.truncate(end.position)
+        try:
+            self._log().truncate(end.position)
+            self._log().sync()
+        except StorageError as error:
+            self._fail(error)
+            raise
+        self._end = end
+        self._synced_position, self._synced_index = end.position, end.index
+
+    def _fail(self, error: StorageError) -> None:
+        """Stop for good, and be found wanting at the next opening: an entry more is missing than can be there."""
+        self.failure = error
+        self._commit_index = max(self._commit_index, self._end.index + 1)
+        log.error("%s: stopped: %s", self._path, error)
+        try:
+            self._save(dataclasses.replace(self._checkpoint, commit_index=self._commit_index))
+        except StorageError as second:
+            log.error("%s: could not be marked as failed: %s", self._path, second)
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        write_checkpoint(self._files, f"{self.folder}/checkpoint", checkpoint)
+        self._checkpoint = checkpoint
+
+    @property
+    def _path(self) -> str:
+        return f"{self.folder}/batches"
+
+    def _log(self) -> File:
+        return self._file if self._file is not None else self._handles.get(self._path)
+
+    def _open_index(self) -> File:
+        return self._index_file if self._index_file is not None else self._handles.get(f"{self.folder}/index")
+
+
+def _size(files: Files, path: str) -> int:
+    file = files.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()

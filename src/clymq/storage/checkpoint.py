@@ -1,0 +1,73 @@
+"""A block's checkpoint: the state machine at an index, and where in the log to go on from there.
+
+It also remembers K, the highest index known to be committed. K may be above the index: that is how a replica that has
+lost entries knows so after its next restart, and the one after that. The layout is in docs/data_format.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from clymq.errors import CorruptBlock
+from clymq.storage.files import Files
+from clymq.storage.replace import read_whole, replace
+
+MAGIC: Final = b"CLYC"
+VERSION: Final = 1
+_FIELDS: Final = struct.Struct("<4sIQQQQQqqQQQ")
+_CRC: Final = struct.Struct("<I4x")
+HEADER_BYTES: Final = 96
+TIMESTAMP_NONE: Final = -(2**63)
+assert _FIELDS.size + _CRC.size == HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where the log stood after entry `index`, and what the state machine was then."""
+
+    index: int
+    term: int
+    position: int
+    start_offset: int
+    end_offset: int
+    timestamp_max: int
+    append_time: int
+    index_entries: int
+    commit_index: int
+    state: bytes
+
+    @classmethod
+    def empty(cls, start_offset: int) -> Checkpoint:
+        """Return the checkpoint of a block that nothing was appended to."""
+        return cls(0, 0, 0, start_offset, start_offset, TIMESTAMP_NONE, 0, 0, 0, b"")
+
+
+def write_checkpoint(files: Files, path: str, checkpoint: Checkpoint) -> None:
+    """Replace the file atomically; when this returns the new one is durable."""
+    it = checkpoint
+    head = _FIELDS.pack(
+        MAGIC, VERSION, it.index, it.term, it.position, it.start_offset, it.end_offset, it.timestamp_max,
+        it.append_time, it.index_entries, it.commit_index, len(it.state),
+    )  # fmt: skip
+    replace(files, path, [head, _CRC.pack(crc32c(it.state, crc32c(head))), it.state])
+
+
+def read_checkpoint(files: Files, path: str) -> Checkpoint | None:
+    """Return the checkpoint, None if there never was one, or raise `CorruptBlock` if it was damaged."""
+    data = read_whole(files, path)
+    if data is None:
+        return None
+    if len(data) < HEADER_BYTES:
+        raise CorruptBlock(path, 0, f"a checkpoint of {len(data)} bytes")
+    magic, version, *fields, state_length = _FIELDS.unpack_from(data)
+    state = data[HEADER_BYTES:]
+    crc, padding = struct.unpack_from("<II", data, _FIELDS.size)
+    if magic != MAGIC or version != VERSION or len(state) != state_length or padding:
+        raise CorruptBlock(path, 0, "not a checkpoint of this version")
+    if crc != crc32c(state, crc32c(data[: _FIELDS.size])):
+        raise CorruptBlock(path, 0, "the checkpoint does not match its checksum")
+    return Checkpoint(*(*fields, state))

@@ -1,0 +1,326 @@
+"""The disk: the only code that opens, writes, syncs, maps or renames files.
+
+`Files` and `File` are what the rest of storage sees; `RealFiles` is the operating system, `clymq.storage.memory` the
+in-memory twin with faults. Rules that both keep:
+
+* a write goes to a stated position and is done whole, or raises and may leave any part of itself behind;
+* nothing is durable before `sync` (a file's bytes) or `sync_folder` (the names in a folder) has returned;
+* what the operating system refuses becomes a typed error: `DiskFull`, or `DiskFailed` naming operation and path;
+* files are created 0600, folders 0700.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from clymq.errors import DiskFailed, DiskFull, FolderLocked, StorageError
+
+Buffer = bytes | bytearray | memoryview
+SyncDone = Callable[[StorageError | None], None]
+
+FILE_MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+# One system call takes at most this many buffers (IOV_MAX on Linux).
+_BUFFERS_MAX: Final = 1024
+# A file is mapped anew only when at least so much has been added: a smaller tail is cheaper to copy.
+_REMAP_BYTES: Final = 4 * 1024 * 1024
+
+
+class File(Protocol):
+    """One open file."""
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+        ...
+
+    def size(self) -> int:
+        """Bytes that it has now."""
+        ...
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers one after the other, in one system call where it can be."""
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Copy bytes out; fewer than `length` only at the end of the file."""
+        ...
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return [start, end) without copying where that pays; the caller swears that it will never be truncated."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Cut the file; durable only after `sync`."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until everything written so far is on the disk."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; views that were given out stay valid."""
+        ...
+
+
+class Lock(Protocol):
+    """A folder held against other processes."""
+
+    def release(self) -> None:
+        """Let others have it."""
+        ...
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file for reading and writing; `create` makes it if it is missing."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder of this name."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; none if it is missing."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """Make one folder; no change if it is there."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable: files created, renamed and removed."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or folder another name in the same folder, replacing a file that has it."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder that is empty."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written below `path`."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take a lock file, or raise `FolderLocked` at once if another holds it."""
+        ...
+
+    def sync_soon(self, file: File, done: SyncDone) -> None:
+        """Sync off the event loop, then call `done` on it, with the error if there was one."""
+        ...
+
+    def close(self) -> None:
+        """Wait for syncs that are under way and let go of every thread."""
+        ...
+
+
+class RealFiles:
+    """The operating system's files; `sync_soon` runs on a few threads of its own."""
+
+    def __init__(self, *, sync_threads: int = 4) -> None:
+        self._sync_threads = sync_threads
+        self._executor: ThreadPoolExecutor | None = None
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        """Open a file for reading and writing; `create` makes it if it is missing."""
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        with _translated("open", path):
+            return RealFile(path, os.open(path, flags, FILE_MODE))
+
+    def open_to_read(self, path: str) -> RealFile:
+        """Open a file that this process may not change."""
+        with _translated("open", path):
+            return RealFile(path, os.open(path, os.O_RDONLY))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder of this name."""
+        return os.path.lexists(path)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; none if it is missing."""
+        try:
+            with _translated("list", folder):
+                return sorted(os.listdir(folder))
+        except DiskFailed as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return []
+            raise
+
+    def make_folder(self, path: str) -> None:
+        """Make one folder; no change if it is there."""
+        with _translated("make folder", path):
+            try:
+                os.mkdir(path, FOLDER_MODE)
+            except FileExistsError:
+                if not os.path.isdir(path):
+                    raise
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable: files created, renamed and removed."""
+        with _translated("sync folder", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or folder another name in the same folder, replacing a file that has it."""
+        with _translated("rename", old):
+            os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder that is empty."""
+        with _translated("remove", path):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written below `path`."""
+        with _translated("measure", path):
+            figures = os.statvfs(path)
+        return figures.f_bavail * figures.f_frsize
+
+    def lock(self, path: str) -> _RealLock:
+        """Take a lock file, or raise `FolderLocked` at once if another holds it."""
+        with _translated("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise FolderLocked(os.path.dirname(path)) from None
+        return _RealLock(descriptor)
+
+    def sync_soon(self, file: File, done: SyncDone) -> None:
+        """Sync off the event loop, then call `done` on it, with the error if there was one."""
+        loop = asyncio.get_running_loop()
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self._sync_threads, thread_name_prefix="clymq-sync")
+        future: Future[StorageError | None] = self._executor.submit(_sync_for_error, file)
+        future.add_done_callback(lambda ended: loop.call_soon_threadsafe(done, ended.result()))
+
+    def close(self) -> None:
+        """Wait for syncs that are under way and let go of every thread."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+            self._executor = None
+
+
+class RealFile:
+    """One file descriptor, and a map of what is known to stay."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._map: memoryview | None = None
+
+    def size(self) -> int:
+        """Bytes that it has now."""
+        with _translated("measure", self.path):
+            return os.fstat(self._descriptor).st_size
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers one after the other, in one system call where it can be."""
+        length = sum(map(len, buffers))
+        try:
+            if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._descriptor, buffers, position) == length:
+                return
+            # A short write, or too many buffers for one call: writing the same bytes again is harmless.
+            self._write_in_parts(position, buffers)
+        except OSError as error:
+            raise _typed("write", self.path, error) from error
+
+    def read(self, position: int, length: int) -> bytes:
+        """Copy bytes out; fewer than `length` only at the end of the file."""
+        try:
+            data = os.pread(self._descriptor, length, position)
+        except OSError as error:
+            raise _typed("read", self.path, error) from error
+        if len(data) == length or not data:
+            return data
+        return data + self.read(position + len(data), length - len(data))
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return [start, end) without copying where that pays; the caller swears that it will never be truncated."""
+        mapped = self._map
+        if mapped is None or len(mapped) < end:
+            if end - (0 if mapped is None else len(mapped)) < _REMAP_BYTES:
+                return memoryview(self.read(start, end - start))
+            with _translated("map", self.path):
+                mapped = memoryview(mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ))
+            self._map = mapped
+        return mapped[start:end]
+
+    def truncate(self, length: int) -> None:
+        """Cut the file; durable only after `sync`."""
+        with _translated("truncate", self.path):
+            os.ftruncate(self._descriptor, length)
+
+    def sync(self) -> None:
+        """Wait until everything written so far is on the disk."""
+        with _translated("sync", self.path):
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of it; views that were given out stay valid, because a map outlives its descriptor."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._map = None
+
+    def _write_in_parts(self, position: int, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            rest = memoryview(buffer)
+            while rest:
+                written = os.pwrite(self._descriptor, rest, position)
+                position += written
+                rest = rest[written:]
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _sync_for_error(file: File) -> StorageError | None:
+    try:
+        file.sync()
+    except StorageError as error:
+        return error
+    return None
+
+
+def _typed(operation: str, path: str, error: OSError) -> StorageError:
+    problem = error.strerror or str(error)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return DiskFull(path, problem)
+    return DiskFailed(path, operation, problem)
+
+
+@contextmanager
+def _translated(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _typed(operation, path, error) from error

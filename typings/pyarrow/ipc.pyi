@@ -1,0 +1,3 @@
+from . import Buffer, RecordBatch, Schema
+
+def read_record_batch(obj: Buffer, schema: Schema) -> RecordBatch: ...

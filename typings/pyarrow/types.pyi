@@ -1,0 +1,3 @@
+from . import DataType
+
+def is_timestamp(t: DataType) -> bool: ...
