@@ -273,6 +273,10 @@ def _header_pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidRequest(f"header {pair!r} is not a pair of a string and bytes")
+        try:
+            pair[0].encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"header key {pair[0]!r} is not valid Unicode") from None
         if pair[1] is not None:
             _check_bytes(f"header {pair[0]!r}", pair[1])
     return pairs

@@ -87,8 +87,9 @@ class Flag(enum.IntFlag):
     SEAL = 8
 
 
-_FLAGS_OF_DATA: Final = Flag.KEYS | Flag.HEADERS | Flag.SPARSE
-_FLAGS_OF_CONTROL: Final = Flag.SEAL
+# As plain numbers: the complement of a Flag has only the bits that have a name.
+_NOT_OF_DATA: Final = ~int(Flag.KEYS | Flag.HEADERS | Flag.SPARSE)
+_NOT_OF_CONTROL: Final = ~int(Flag.SEAL)
 
 
 class Header:
@@ -156,14 +157,14 @@ class Header:
         if self.kind == Kind.DATA:
             if self.count == 0:
                 raise CorruptBatch("count", "a data batch has at least one message")
-            if self.flags & ~_FLAGS_OF_DATA:
+            if self.flags & _NOT_OF_DATA:
                 raise CorruptBatch("flags", f"{self.flags:#x} is not allowed in a data batch")
             if self.first_timestamp > self.last_timestamp:
                 raise CorruptBatch("first_timestamp", f"{self.first_timestamp} is after {self.last_timestamp}")
         elif self.kind == Kind.CONTROL:
             if self.count != 0:
                 raise CorruptBatch("count", f"{self.count} in a control batch")
-            if self.flags & ~_FLAGS_OF_CONTROL:
+            if self.flags & _NOT_OF_CONTROL:
                 raise CorruptBatch("flags", f"{self.flags:#x} is not allowed in a control batch")
             if self.codec != "none":
                 raise CorruptBatch("codec", f"{self.codec} in a control batch")

@@ -293,6 +293,7 @@ class Block:
                 append_time=end.append_time,
                 index_entries=entries,
                 commit_index=max(end.index, self._commit_index),
+                sealed=end.sealed,
                 state=state,
             )
         )

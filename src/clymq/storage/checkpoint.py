@@ -18,8 +18,8 @@ from clymq.storage.replace import read_whole, replace
 
 MAGIC: Final = b"CLYC"
 VERSION: Final = 1
-_FIELDS: Final = struct.Struct("<4sIQQQQQqqQQQ")
-_CRC: Final = struct.Struct("<I4x")
+_FIELDS: Final = struct.Struct("<4sIQQQQQqqQQQI")
+_CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = 96
 TIMESTAMP_NONE: Final = -(2**63)
 assert _FIELDS.size + _CRC.size == HEADER_BYTES
@@ -38,12 +38,13 @@ class Checkpoint:
     append_time: int
     index_entries: int
     commit_index: int
+    sealed: bool
     state: bytes
 
     @classmethod
     def empty(cls, start_offset: int) -> Checkpoint:
         """Return the checkpoint of a block that nothing was appended to."""
-        return cls(0, 0, 0, start_offset, start_offset, TIMESTAMP_NONE, 0, 0, 0, b"")
+        return cls(0, 0, 0, start_offset, start_offset, TIMESTAMP_NONE, 0, 0, 0, False, b"")
 
 
 def write_checkpoint(files: Files, path: str, checkpoint: Checkpoint) -> None:
@@ -51,7 +52,7 @@ def write_checkpoint(files: Files, path: str, checkpoint: Checkpoint) -> None:
     it = checkpoint
     head = _FIELDS.pack(
         MAGIC, VERSION, it.index, it.term, it.position, it.start_offset, it.end_offset, it.timestamp_max,
-        it.append_time, it.index_entries, it.commit_index, len(it.state),
+        it.append_time, it.index_entries, it.commit_index, len(it.state), it.sealed,
     )  # fmt: skip
     replace(files, path, [head, _CRC.pack(crc32c(it.state, crc32c(head))), it.state])
 
@@ -63,11 +64,10 @@ def read_checkpoint(files: Files, path: str) -> Checkpoint | None:
         return None
     if len(data) < HEADER_BYTES:
         raise CorruptBlock(path, 0, f"a checkpoint of {len(data)} bytes")
-    magic, version, *fields, state_length = _FIELDS.unpack_from(data)
+    magic, version, *fields, state_length, sealed = _FIELDS.unpack_from(data)
     state = data[HEADER_BYTES:]
-    crc, padding = struct.unpack_from("<II", data, _FIELDS.size)
-    if magic != MAGIC or version != VERSION or len(state) != state_length or padding:
+    if magic != MAGIC or version != VERSION or len(state) != state_length:
         raise CorruptBlock(path, 0, "not a checkpoint of this version")
-    if crc != crc32c(state, crc32c(data[: _FIELDS.size])):
+    if _CRC.unpack_from(data, _FIELDS.size)[0] != crc32c(state, crc32c(data[: _FIELDS.size])):
         raise CorruptBlock(path, 0, "the checkpoint does not match its checksum")
-    return Checkpoint(*(*fields, state))
+    return Checkpoint(*(*fields, bool(sealed), state))

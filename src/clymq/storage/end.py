@@ -28,6 +28,7 @@ class End:
         end = cls(checkpoint.end_offset)
         end.position, end.index, end.term = checkpoint.position, checkpoint.index, checkpoint.term
         end.timestamp_max, end.append_time = checkpoint.timestamp_max, checkpoint.append_time
+        end.sealed = checkpoint.sealed
         return end
 
     def copy(self) -> End:

@@ -91,7 +91,7 @@ class Files(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if it is missing."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
         ...
 
     def make_folder(self, path: str) -> None:
@@ -150,14 +150,12 @@ class RealFiles:
         return os.path.lexists(path)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if it is missing."""
-        try:
-            with _translated("list", folder):
+        """Return the names in a folder, sorted; none if there is no such folder."""
+        with _translated("list", folder):
+            try:
                 return sorted(os.listdir(folder))
-        except DiskFailed as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            except (FileNotFoundError, NotADirectoryError):
                 return []
-            raise
 
     def make_folder(self, path: str) -> None:
         """Make one folder; no change if it is there."""
@@ -274,6 +272,8 @@ class RealFile:
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk."""
+        if self._descriptor < 0:
+            raise DiskFailed(self.path, "sync", "the file is closed")
         with _translated("sync", self.path):
             os.fdatasync(self._descriptor)
 

@@ -139,6 +139,8 @@ class PartitionLog:
             if seal is None:
                 raise InvalidRequest("the active block is not sealed, and no batch to seal it was given")
             block.seal(seal)
+        elif block.synced_position < block.end_position:
+            block.sync()
         block.commit_all()
         block.write_checkpoint(block.last_index, state)
         following = self._create_block(number + 1, block.end_offset)

@@ -70,7 +70,7 @@ class MemoryFiles:
         return self._find(path) is not None
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if it is missing."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
         node = self._find(folder)
         return sorted(node.entries) if isinstance(node, _Folder) else []
 

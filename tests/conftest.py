@@ -1,0 +1,43 @@
+"""Sizes and defaults of the whole suite: `--size quick` leaves out, `--size long` adds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SIZES = ("quick", "normal", "long")
+
+settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
+settings.register_profile("normal", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("long", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--size", choices=SIZES, default="normal", help="how much of the suite to run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(config.getoption("--size"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    size = config.getoption("--size")
+    unwanted = {"quick": ("long", "quick_skip"), "normal": ("long",), "long": ()}[size]
+    chosen = [item for item in items if not any(item.get_closest_marker(name) for name in unwanted)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+@pytest.fixture(scope="session")
+def size(pytestconfig: pytest.Config) -> str:
+    return pytestconfig.getoption("--size")
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("CLYMQ_") or name == "VERBOSE"]:
+        monkeypatch.delenv(name)
+    yield
