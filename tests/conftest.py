@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,7 +36,6 @@ def size(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(autouse=True)
-def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("CLYMQ_") or name == "VERBOSE"]:
         monkeypatch.delenv(name)
-    yield

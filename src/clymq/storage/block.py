@@ -349,9 +349,15 @@ class Block:
             # BEFORE the cut: the batches that know of the loss may be among those that go.
             self._save(dataclasses.replace(self._checkpoint, commit_index=found.commit_index))
         self._cut_damage(found, size)
-        self._reader.committed_position = min(self._checkpoint.position, self._end.position)
+        self._reader.committed_position = self._position_committed()
         self._log().sync()  # what was read may be in the cache only, and will be built upon
         self._synced_position, self._synced_index = self._end.position, self._end.index
+
+    def _position_committed(self) -> int:
+        """Return where the last entry ends that is known to be committed and is there."""
+        if self._commit_index == self._checkpoint.index:
+            return self._checkpoint.position
+        return self.end_at(min(self._commit_index, self._end.index)).position
 
     def _read_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint, or None when it cannot be trusted and K is therefore not known."""

@@ -375,6 +375,19 @@ def test_recovery_reads_only_what_lies_behind_the_checkpoint_however_large_the_b
     assert max(read) == min(read) < block.end_position / 50
 
 
+def test_what_batches_name_as_committed_is_committed_after_recovery(files: MemoryFiles, block: Block) -> None:
+    for commit_index in (0, 0, 1, 2, 3, 4):
+        block.append([following(block, [b"x"], commit_index=commit_index)])
+    block.sync()
+    block.commit(2, block.position_of(3))
+    block.write_checkpoint(2, b"")
+    again = reopened(files)
+    assert (again.commit_index, again.committed_position) == (4, block.position_of(5))
+    with pytest.raises(AssertionError, match="committed"):
+        again.truncate(4)
+    again.truncate(5)
+
+
 @pytest.mark.parametrize("batches", [0, 1, 2, 3, 50_000])
 def test_recovery_of_few_and_many_batches_gives_the_exact_next_offset(files: MemoryFiles, batches: int) -> None:
     block = new_block(files)
