@@ -150,4 +150,4 @@ def _fields(config: Config) -> dict[str, object]:
 
 
 TestLogModel = LogModel.TestCase
-TestLogModel.settings = settings(stateful_step_count=40)
+TestLogModel.settings = settings(stateful_step_count=60, max_examples=5 * settings().max_examples)

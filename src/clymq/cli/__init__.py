@@ -1,0 +1,1 @@
+"""The command `clymq`: thin words around the library. Nothing here knows more than the library does."""
