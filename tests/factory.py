@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clymq.config import Config
-from clymq.record import Batch, BatchBuilder, control_batch, stamp
+from clymq.record import Batch, BatchBuilder, control_batch
 from clymq.storage.block import Block
 from clymq.storage.files import Files
 from clymq.storage.handles import Handles
@@ -22,9 +22,9 @@ def built(values: Sequence[bytes], *, codec: str = "none", cmdindex: int = 1, ti
 def stamped(
     data: bytes, *, index: int, offset: int, term: int = 1, append_time: int = EPOCH, commit_index: int = 0
 ) -> Batch:
-    buffer = bytearray(data)
-    stamp(buffer, base_offset=offset, term=term, index=index, append_time=append_time, commit_index=commit_index)
-    return Batch.parse(buffer)
+    batch = Batch.parse(bytearray(data))
+    batch.stamp(base_offset=offset, term=term, index=index, append_time=append_time, commit_index=commit_index)
+    return batch
 
 
 def following(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clymq.record import Batch, BatchBuilder, stamp
+from clymq.record import Batch, BatchBuilder
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=3)
@@ -22,7 +22,7 @@ def test_any_messages_make_a_round_trip(codec: str, messages, offset: int, data)
     for value, key, headers, timestamp in messages:
         builder.add(value, key=key, headers=headers, timestamp=timestamp)
     built = bytearray(builder.build(producer="p", cmdindex=1))
-    stamp(built, base_offset=offset, term=1, index=1, append_time=0, commit_index=0)
+    Batch.parse(built).stamp(base_offset=offset, term=1, index=1, append_time=0, commit_index=0)
     # A batch is found where it lies, whatever is around it.
     before, behind = data.draw(st.binary(max_size=16)), data.draw(st.binary(max_size=16))
     batch = Batch.parse(before + bytes(built) + behind, len(before))

@@ -3,7 +3,7 @@
 `docs/data_format.md` is the truth about its bytes; `layout` follows it. Pure: no clock, no disk, no chance.
 """
 
-from clymq.record.batch import Batch, Record, stamp
+from clymq.record.batch import Batch, Record
 from clymq.record.builder import BatchBuilder, control_batch, producer_id
 from clymq.record.layout import Flag, Header, Kind
 
@@ -16,5 +16,4 @@ __all__ = [
     "Record",
     "control_batch",
     "producer_id",
-    "stamp",
 ]

@@ -94,6 +94,18 @@ class Batch(Header):
         self.check_crc()
         return self.buffer[HEADER_BYTES : HEADER_BYTES + self.body_length]
 
+    def stamp(self, *, base_offset: int, term: int, index: int, append_time: int, commit_index: int) -> None:
+        """Write the leader's fields, in place: the buffer must be writable. Nothing else ever changes a batch.
+
+        The producer's fields and the body are untouched, and so is `body_crc`, which still speaks for them.
+        """
+        self.base_offset, self.term, self.index = base_offset, term, index
+        self.append_time, self.commit_index = append_time, commit_index
+        buffer = self.buffer
+        LEADER_FIELDS.pack_into(buffer, PRODUCER_FIELDS_END, base_offset, term, index, append_time, commit_index)
+        self.header_crc = crc32c(buffer[:HEADER_CRC_AT])
+        CRC.pack_into(buffer, HEADER_CRC_AT, self.header_crc)
+
     def values(self) -> list[bytes]:
         """Return only the values: the fastest way to Python bytes."""
         values: list[bytes] = self.to_arrow().column("value").to_pylist()
@@ -114,24 +126,6 @@ class Batch(Header):
         if self.kind != Kind.DATA:
             raise CorruptBatch("kind", "a control batch has no messages")
         return self.flags
-
-
-def stamp(
-    batch: bytearray | memoryview,
-    *,
-    base_offset: int,
-    term: int,
-    index: int,
-    append_time: int,
-    commit_index: int,
-) -> None:
-    """Write the leader's fields into a batch, in place, and renew the header's checksum.
-
-    The producer's fields and the body are untouched, and so is `body_crc`, which still speaks for them.
-    """
-    view = memoryview(batch)
-    LEADER_FIELDS.pack_into(view, PRODUCER_FIELDS_END, base_offset, term, index, append_time, commit_index)
-    CRC.pack_into(view, HEADER_CRC_AT, crc32c(view[:HEADER_CRC_AT]))
 
 
 def _pairs(headers: list[dict[str, bytes | None]] | None) -> tuple[tuple[str, bytes | None], ...]:

@@ -61,14 +61,22 @@ def padded(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
-def batch_length(buffer: memoryview, position: int) -> int:
-    """Return the length of the batch at `position` if its header is intact: a look, not a reading."""
-    body_length: int
-    magic, body_length = _GLANCE.unpack_from(buffer, position)
-    crc = CRC.unpack_from(buffer, position + HEADER_CRC_AT)[0]
-    if magic != MAGIC or crc != crc32c(buffer[position : position + HEADER_CRC_AT]):
-        raise CorruptBatch("header_crc", "does not match the header", position=position)
-    return HEADER_BYTES + padded(body_length)
+def whole_batches(buffer: memoryview) -> tuple[int, int]:
+    """Return where the last whole batch begins and ends, in bytes that begin with a batch.
+
+    A glance at each: that the next one begins where this one's length says is enough to serve a range. Whoever takes
+    the batches out of it checks both checksums of each.
+    """
+    glance, last, position, last_possible = _GLANCE.unpack_from, 0, 0, len(buffer) - HEADER_BYTES
+    while position <= last_possible:
+        magic, body_length = glance(buffer, position)
+        if magic != MAGIC:
+            raise CorruptBatch("magic", f"{magic!r} instead of {MAGIC!r}", position=position)
+        end = position + HEADER_BYTES - -body_length // ALIGNMENT * ALIGNMENT
+        if end > len(buffer):
+            break
+        last, position = position, end
+    return last, position
 
 
 class Kind(enum.IntEnum):

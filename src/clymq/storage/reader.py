@@ -14,7 +14,7 @@ from typing import Final
 from clymq.config import Config
 from clymq.errors import CorruptBatch, CorruptBlock
 from clymq.record.batch import Batch
-from clymq.record.layout import HEADER_BYTES, Header, batch_length
+from clymq.record.layout import HEADER_BYTES, Header, whole_batches
 from clymq.storage.end import End
 from clymq.storage.files import File
 from clymq.storage.index import Entry, SparseIndex
@@ -40,15 +40,15 @@ class Reader:
             return memoryview(b"")
         data = self._bytes(position, min(position + max(bytes_max, HEADER_BYTES), limit))
         try:
-            last, taken = _whole_batches(data)
+            last, taken = whole_batches(data)
             if not taken and data:
                 # The first one alone is larger than was asked for.
-                data = self._bytes(position, min(position + batch_length(data, 0), limit))
-                last, taken = _whole_batches(data)
+                data = self._bytes(position, min(position + self._header(data, 0).length, limit))
+                last, taken = whole_batches(data)
+            if taken:
+                self._note_place(self._header(data, last), position + taken)
         except CorruptBatch as error:
             raise self._corrupt(position + (error.position or 0), error) from None
-        if taken:
-            self._note_place(Header(data, last, batch_bytes_max=self._config.batch_bytes_max), position + taken)
         return data[:taken]
 
     def locate(self, offset: int, end: int) -> int:
@@ -96,7 +96,7 @@ class Reader:
                 data_start = position
                 data = self._bytes(position, min(position + self._config.index_interval_bytes, end))
             try:
-                header = Header(data, position - data_start, batch_bytes_max=self._config.batch_bytes_max)
+                header = self._header(data, position - data_start)
             except CorruptBatch as error:
                 raise self._corrupt(position, error) from None
             yield position, header
@@ -110,6 +110,9 @@ class Reader:
         if end <= self.committed_position:
             return self._file().view(start, end)
         return memoryview(self._file().read(start, end - start))
+
+    def _header(self, data: memoryview, at: int) -> Header:
+        return Header(data, at, batch_bytes_max=self._config.batch_bytes_max)
 
     def _corrupt(self, position: int, error: CorruptBatch) -> CorruptBlock:
         return CorruptBlock(self._file().path, position, f"{error.field}: {error.problem}")
@@ -142,14 +145,3 @@ class Reader:
         self._places[last.end_offset] = position
         if len(self._places) > _PLACES_MAX:
             self._places.popitem(last=False)
-
-
-def _whole_batches(data: memoryview) -> tuple[int, int]:
-    """Return where the last whole batch begins and ends, in bytes that begin with a batch."""
-    last, position = 0, 0
-    while position + HEADER_BYTES <= len(data):
-        end = position + batch_length(data, position)
-        if end > len(data):
-            break
-        last, position = position, end
-    return last, position

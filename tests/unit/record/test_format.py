@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from clymq.record import Batch, BatchBuilder, stamp
+from clymq.record import Batch, BatchBuilder
 from clymq.storage import checkpoint, index, vote
 from clymq.storage.memory import MemoryFiles
 
@@ -110,7 +110,9 @@ def test_the_library_writes_the_very_bytes_of_the_tables() -> None:
     by_hand = batch_by_hand(FIELDS | {"body_length": len(body), "unpacked_length": len(body)}, body)
     builder = BatchBuilder().add_columns(value=[b"one", b"", b"three33"], timestamp=[-5, 99, 0])
     data = bytearray(builder.build(producer="p1", cmdindex=41, epoch=7))
-    stamp(data, base_offset=1000, term=3, index=12, append_time=1234567, commit_index=11)
+    batch = Batch.parse(data)
+    batch.stamp(base_offset=1000, term=3, index=12, append_time=1234567, commit_index=11)
+    assert (batch.base_offset, batch.header_crc) == (1000, Batch.parse(by_hand).header_crc)
     assert bytes(data) == by_hand
 
 

@@ -269,7 +269,7 @@ def test_a_reader_in_step_searches_only_once(files: MemoryFiles, block: Block) -
 def test_a_damaged_header_met_by_a_read_is_named_with_file_and_position(files: MemoryFiles, block: Block) -> None:
     fill(block, 50)
     position = block.position_of(20)
-    files.flip(LOG, position + 30, 3)
+    files.flip(LOG, position + 1, 3)
     with pytest.raises(CorruptBlock) as caught:
         block.read(0, 1 << 20)
     assert (caught.value.path, caught.value.position) == (LOG, position)

@@ -1,0 +1,44 @@
+"""`scripts/bench NAME... [--quick] [--json FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from benchmarks import report, storage
+
+BENCHMARKS: dict[str, tuple[str, Callable[[bool], list[report.Row]]]] = {
+    "storage": ("batches and blocks on one disk, beside plain writev and pread", storage.run),
+}
+
+
+def main() -> int:
+    """Run what was named and print its tables."""
+    names = "\n".join(f"  {name:10} {purpose}" for name, (purpose, _) in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description=f"Measure ClyMQ beside the machine's limit.\n\nbenchmarks:\n{names}\n  all        every one",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *BENCHMARKS, "all"], help="what to measure")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a look, not a measurement")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows to a file")
+    arguments = parser.parse_args()
+    if not arguments.names:
+        parser.print_help()
+        return 0
+    chosen = list(BENCHMARKS) if "all" in arguments.names else arguments.names
+    rows: list[report.Row] = []
+    for name in chosen:
+        purpose, run = BENCHMARKS[name]
+        measured = run(arguments.quick)
+        report.show(f"{name}: {purpose}", measured)
+        rows += measured
+    if arguments.json:
+        report.save(arguments.json, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
