@@ -144,7 +144,7 @@ def opened(data: str) -> Iterator[PartitionLog]:
 
 def damage(block: Block) -> str:
     """Flip one bit in the middle of a sealed block and read across it."""
-    path, position = f"{block.folder}/batches", block.end_position // 2
+    path, position = f"{block.folder}/batches", block.end_position // 2 + 5000
     file = os.open(path, os.O_RDWR)
     byte = os.pread(file, 1, position)[0]
     os.pwrite(file, bytes([byte ^ 1]), position)
