@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks import report, storage
 
@@ -21,13 +22,18 @@ def main() -> int:
         description=f"Measure ClyMQ beside the machine's limit.\n\nbenchmarks:\n{names}\n  all        every one",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *BENCHMARKS, "all"], help="what to measure")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure")
     parser.add_argument("--quick", action="store_true", help="small sizes: a look, not a measurement")
     parser.add_argument("--json", metavar="FILE", help="also write the rows to a file")
     arguments = parser.parse_args()
     if not arguments.names:
         parser.print_help()
         return 0
+    unknown = set(arguments.names) - {*BENCHMARKS, "all"}
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}, all")
+    if arguments.json and not Path(arguments.json).parent.is_dir():
+        parser.error(f"--json {arguments.json}: there is no such folder")
     chosen = list(BENCHMARKS) if "all" in arguments.names else arguments.names
     rows: list[report.Row] = []
     for name in chosen:
@@ -41,4 +47,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

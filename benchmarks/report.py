@@ -1,7 +1,8 @@
 """Measuring fairly on a noisy machine, and saying what came out.
 
-Ours and the raw limit take turns in one run, several times; the ratio of a row is the median of the ratios of the
-turns, the figures are medians. A figure that is missed is reported, not hidden: it is no failure of the program.
+Ours and the raw limit take turns in one run, several times; the ratio of such a row is the median of the ratios of the
+turns, and its figures are medians. A row without a raw limit shows the best of several tries. A figure that is missed
+is reported, not hidden: it is no failure of the program.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -40,17 +41,26 @@ def main() -> int:
     """Run the demo and print what happened."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Show what ClyMQ can do so far, on one disk.")
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out (there is none in it yet)")
+    parser.add_argument("--keep", metavar="DIR", help="write to this folder, and leave it for `clymq dump`")
     parser.add_argument("--json", metavar="FILE", help="also write the summary to a file")
     arguments = parser.parse_args()
+    if arguments.json and not Path(arguments.json).parent.is_dir():
+        parser.error(f"--json {arguments.json}: there is no such folder")
+    if arguments.keep and Path(arguments.keep).exists():
+        parser.error(f"--keep {arguments.keep}: is there already")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
-    folder = tempfile.mkdtemp(prefix="clymq-demo-")
+    folder = arguments.keep or tempfile.mkdtemp(prefix="clymq-demo-")
     try:
         summary = story(f"{folder}/data")
     finally:
-        shutil.rmtree(folder)
+        if not arguments.keep:
+            shutil.rmtree(folder)
     summary["seconds"] = round(time.monotonic() - began, 1)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(summary) + "\n")
+    if arguments.keep:
+        print(f"6. look at it: .venv/bin/clymq dump '{folder}/data/numbers~1/0~demo/Block_1'")
     print(
         f"demo: sent {summary['sent']} received {summary['received']} lost {summary['lost']} "
         f"duplicated {summary['duplicated']} in {summary['seconds']} s"
@@ -82,7 +92,7 @@ def write_in_a_process(data: str, *, kill_after: int | None) -> int:
     """Let another process write; return how many messages it had reported when it ended or was killed."""
     context = multiprocessing.get_context("spawn")
     reports, sender = context.Pipe(duplex=False)
-    writer = context.Process(target=write, args=(data, sender))
+    writer = context.Process(target=write, args=(data, sender), daemon=True)
     writer.start()
     sender.close()
     reported = 0
@@ -93,12 +103,15 @@ def write_in_a_process(data: str, *, kill_after: int | None) -> int:
                 writer.kill()
                 kill_after = None
     except EOFError:
+        return reported
+    finally:
+        writer.kill()
         writer.join()
-    return reported
 
 
 def write(data: str, reports: Connection) -> None:
     """Append numbered messages from the log's end on; report each batch when it is on the disk."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started it decides
     clock, builder = SystemClock(), BatchBuilder()
     with opened(data) as log:
         while log.end_offset < MESSAGES:
@@ -129,7 +142,7 @@ def stamped(data: bytes, block: Block, clock: SystemClock) -> Batch:
 def opened(data: str) -> Iterator[PartitionLog]:
     """Open the demo's one partition, made if it is missing, with all that is on the disk committed."""
     files = RealFiles()
-    folder = DataFolder(files, data, CONFIG)
+    folder = DataFolder.open(files, data, CONFIG)
     try:
         path = folder.partition("numbers", "1", "0", "demo")
         there = any(name.startswith("Block_") for name in files.names(path))
@@ -161,4 +174,7 @@ def damage(block: Block) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = "clymq"
 
-# Highest first. Imports point down; names on one row never import each other.
+# Highest first. A package may import what stands in a lower row, and of its own row only itself.
 LAYERS = (
     ("simulation",),
     ("testing",),
@@ -52,24 +52,35 @@ PURE = (
     "client.accumulator",
     "replication.machine",
 )
-IMPURE_MODULES = {
-    "asyncio", "concurrent", "logging", "multiprocessing", "os", "random", "secrets", "selectors", "signal", "socket",
-    "ssl", "subprocess", "threading", "time",
+# Modules of the standard library through which a program can reach a thread, a socket, another process or the time.
+WORLD_MODULES = {
+    "_thread", "concurrent", "ftplib", "http", "multiprocessing", "queue", "sched", "select", "selectors", "signal",
+    "smtplib", "socket", "socketserver", "ssl", "subprocess", "threading", "time", "timeit", "urllib.request",
+    "xmlrpc",
 }  # fmt: skip
+# What a pure module must not reach either; nor may anything be imported behind the checker's back.
+IMPURE_MODULES = WORLD_MODULES | {"asyncio", "logging", "os", "random", "secrets", "uuid"}
+HIDDEN_IMPORTS = {"importlib", "imp", "runpy"}
 
 EDGES = ("client.sync", "metadata.zookeeper", "metadata.embedded", "spark", "pipeline", "cli", "testing", "simulation")
 MAY_TOUCH_THREADS_SOCKETS_AND_TIME = ("storage.files", "rpc.transport", "clock", *EDGES)
-WORLD_MODULES = {
-    "concurrent", "multiprocessing", "sched", "selectors", "signal", "socket", "ssl", "subprocess", "threading", "time",
+# Of asyncio only what runs as well on virtual time: no sleeps, timeouts, threads, connections or subprocesses.
+ASYNCIO_ALLOWED = {
+    "AbstractEventLoop", "CancelledError", "Event", "Future", "InvalidStateError", "Lock", "Queue", "QueueEmpty",
+    "QueueFull", "Semaphore", "Task", "TaskGroup", "create_task", "current_task", "ensure_future", "gather",
+    "get_running_loop", "shield",
 }  # fmt: skip
-WORLD_CALLS = {
-    "asyncio": {"open_connection", "sleep", "start_server", "timeout", "timeout_at", "to_thread", "wait_for"},
-    "datetime": {"now", "today", "utcnow"},
-    "*": {"create_connection", "create_server", "run_in_executor"},
-}
+DATE_CALLS = {"fromtimestamp", "now", "today", "utcnow"}
+# Methods that only an event loop has; `call_later` is the name of our own clock's, so it is allowed
+# on a clock and nowhere else.
+WORLD_METHODS = {
+    "call_at", "connect_accepted_socket", "create_connection", "create_datagram_endpoint", "create_server",
+    "create_unix_connection", "create_unix_server", "run_in_executor", "sendfile",
+    "sock_accept", "sock_connect", "start_tls", "subprocess_exec", "subprocess_shell",
+}  # fmt: skip
 
 MAY_TOUCH_FILES = ("storage.files", "config", *EDGES)
-FILE_MODULES = {"fcntl", "io", "mmap", "os", "pathlib", "shutil", "tempfile"}
+FILE_MODULES = {"codecs", "fcntl", "fileinput", "glob", "io", "mmap", "os", "pathlib", "shutil", "tempfile"}
 
 DOORS = {
     "kazoo": ("metadata.zookeeper",),
@@ -139,7 +150,8 @@ class Tree:
     def _resolved(self, target: str, name: str | None) -> tuple[str, bool]:
         """`from package import module` is an import of that module, not of its package."""
         if target != ROOT and not target.startswith(ROOT + "."):
-            return target.partition(".")[0], False
+            whole = f"{target}.{name}" if name else target
+            return next((each for each in (whole, target) if each in WORLD_MODULES), target.partition(".")[0]), False
         below = target[len(ROOT) + 1 :]
         deeper = ".".join(filter(None, (below, name or "")))
         return (deeper if deeper in self.modules else below), True
@@ -185,12 +197,14 @@ def pure_packages_are_pure(tree: Tree) -> list[str]:
 
 
 def _reach(tree: Tree, name: str) -> set[str]:
-    reached, waiting = set(), [name]
+    """Return a module, what it imports, and the packages that Python runs on the way to each; the root apart."""
+    reached: set[str] = set()
+    waiting = [name]
     while waiting:
         each = waiting.pop()
-        if each not in reached and each in tree.modules:
+        if each and each not in reached and each in tree.modules:
             reached.add(each)
-            waiting += tree.inside(tree.modules[each])
+            waiting += [*tree.inside(tree.modules[each]), each.rpartition(".")[0]]
     return reached
 
 
@@ -200,18 +214,44 @@ def only_edges_touch_threads_sockets_and_time(tree: Tree) -> list[str]:
         if module.within(MAY_TOUCH_THREADS_SOCKETS_AND_TIME):
             continue
         found += [f"{module.name} imports {name}" for name in sorted(tree.outside(module) & WORLD_MODULES)]
-        found += [f"{module.name} calls {name}" for name in _world_calls(module)]
+        found += [f"{module.name} uses {name}" for name in _world_uses(module)]
     return found
 
 
-def _world_calls(module: Module) -> Iterator[str]:
+def _world_uses(module: Module) -> Iterator[str]:
+    """Yield what a module takes from asyncio beyond what is allowed, and methods that only the world has."""
+    asyncio_names = {
+        alias.asname or alias.name
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.partition(".")[0] == "asyncio"
+    }
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("asyncio."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "asyncio":
+            yield from (f"asyncio.{alias.name}" for alias in node.names if alias.name not in ASYNCIO_ALLOWED)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in DATE_CALLS:
+            yield ast.unparse(node.func)
+        elif isinstance(node, ast.Attribute):
             owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
-            if node.attr in WORLD_CALLS["*"] or node.attr in WORLD_CALLS.get(owner, ()):
+            if owner in asyncio_names and node.attr not in ASYNCIO_ALLOWED:
+                yield f"asyncio.{node.attr}"
+            elif node.attr in WORLD_METHODS or (node.attr == "call_later" and "clock" not in owner):
                 yield f"{owner}.{node.attr}"
-        elif isinstance(node, ast.ImportFrom) and node.module == "asyncio":
-            yield from (f"asyncio.{a.name}" for a in node.names if a.name in WORLD_CALLS["asyncio"])
+
+
+def nothing_is_imported_behind_our_back(tree: Tree) -> list[str]:
+    found = []
+    for module in tree.modules.values():
+        found += [f"{module.name} imports {name}" for name in sorted(tree.outside(module) & HIDDEN_IMPORTS)]
+        found += [
+            f"{module.name} calls __import__"
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Name) and node.id == "__import__"
+        ]
+    return found
 
 
 def only_files_touches_files(tree: Tree) -> list[str]:
@@ -231,7 +271,7 @@ def only_files_touches_files(tree: Tree) -> list[str]:
 def every_dependency_has_its_door(tree: Tree) -> list[str]:
     found = []
     for module in tree.modules.values():
-        for name in sorted(tree.outside(module)):
+        for name in sorted({each.partition(".")[0] for each in tree.outside(module)}):
             if name in DOORS:
                 if not module.within(DOORS[name]):
                     found.append(f"{module.name} imports {name}, whose door is {', '.join(DOORS[name])}")
@@ -278,6 +318,7 @@ RULES: tuple[Callable[[Tree], list[str]], ...] = (
     client_side_never_imports_server_side,
     pure_packages_are_pure,
     only_edges_touch_threads_sockets_and_time,
+    nothing_is_imported_behind_our_back,
     only_files_touches_files,
     every_dependency_has_its_door,
     there_are_no_cycles,

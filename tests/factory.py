@@ -61,20 +61,20 @@ def control(block: Block, payload: bytes = b"\x80", *, seal: bool = False, commi
 
 def new_block(files: Files, folder: str = "/data/Block_1", *, start_offset: int = 0, config: Config = SMALL) -> Block:
     return Block.create(
-        files, folder, start_offset=start_offset, config=config, handles=Handles(files, config.open_blocks_max)
+        files, folder, start_offset=start_offset, config=config, handles=Handles(files, config.open_files_max)
     )
 
 
 def reopened(files: Files, folder: str = "/data/Block_1", *, config: Config = SMALL, verify: bool = False) -> Block:
-    return Block.open(files, folder, config=config, handles=Handles(files, config.open_blocks_max), verify=verify)
+    return Block.open(files, folder, config=config, handles=Handles(files, config.open_files_max), verify=verify)
 
 
 def new_log(files: Files, folder: str = "/data/p", *, config: Config = SMALL) -> PartitionLog:
-    return PartitionLog.create(files, folder, config=config, handles=Handles(files, config.open_blocks_max))
+    return PartitionLog.create(files, folder, config=config, handles=Handles(files, config.open_files_max))
 
 
 def reopened_log(files: Files, folder: str = "/data/p", *, config: Config = SMALL) -> PartitionLog:
-    return PartitionLog.open(files, folder, config=config, handles=Handles(files, config.open_blocks_max))
+    return PartitionLog.open(files, folder, config=config, handles=Handles(files, config.open_files_max))
 
 
 def fill(block: Block, batches: int, *, messages: int = 3, size: int = 100) -> list[bytes]:

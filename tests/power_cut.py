@@ -66,8 +66,7 @@ class Workload:
         self.files = MemoryFiles()
         self.model = Model()
         self.log = new_log(self.files, config=CONFIG)
-        self.vote = VoteFile(self.files, "/data/vote", create=True)
-        self.files.sync_folder("/data")
+        self.vote = VoteFile.open(self.files, "/data/vote", create=True)
         self.crashes = 0
         self.sent: dict[tuple[int, int], Batch] = {}
         self.files.on_operation = self.power_cut
@@ -86,7 +85,7 @@ class Workload:
         if self.crashes % 7 == 0:
             # Again while the first recovery runs: it must be as safe to interrupt as anything else.
             after = self.recover_interrupted(after)
-        log, vote = reopened_log(after, config=CONFIG), VoteFile(after, "/data/vote")
+        log, vote = reopened_log(after, config=CONFIG), VoteFile.open(after, "/data/vote")
         self.model.check(log, vote)
         for number, block in self.log.blocks.items():
             durably_sealed = block.sealed and block.synced_position == block.end_position
@@ -113,7 +112,15 @@ class Workload:
         assert again.end_offset == batch.end_offset
         assert again.active.read_at(again.active.position_of(batch.index), 1, again.active.end_position) == batch.buffer
 
-    def batch(self, log: PartitionLog, values: list[bytes], seal: bool = False) -> Batch:
+    def batch(
+        self,
+        log: PartitionLog,
+        values: list[bytes],
+        *,
+        seal: bool = False,
+        index: int | None = None,
+        offset: int | None = None,
+    ) -> Batch:
         block = log.active
         codec = self.chance.choice(["none", "none", "lz4"])
         data = (
@@ -123,8 +130,8 @@ class Workload:
         )
         return stamped(
             data,
-            index=block.last_index + 1,
-            offset=block.end_offset,
+            index=block.last_index + 1 if index is None else index,
+            offset=block.end_offset if offset is None else offset,
             append_time=EPOCH,
             commit_index=block.commit_index,
         )
@@ -134,18 +141,38 @@ class Workload:
     def append(self) -> None:
         if self.log.active.sealed:
             return
-        values = [
-            b"%d %d " % (len(self.model.messages) + n, self.chance.getrandbits(32)) + b"." * self.chance.randint(0, 900)
-            for n in range(self.chance.randint(0, 3))
-        ]
-        self.model.possible.append(self.model.messages + values)
-        batch = self.batch(self.log, values)
-        self.sent[self.log.active_number, batch.index] = batch
-        self.log.append([batch])
+        batches, messages, index, offset = (
+            [],
+            list(self.model.messages),
+            self.log.active.last_index,
+            self.log.end_offset,
+        )
+        for _ in range(self.chance.choice([1, 1, 2, 5])):
+            values = [
+                b"%d %d " % (len(messages) + n, self.chance.getrandbits(32)) + b"." * self.chance.randint(0, 900)
+                for n in range(self.chance.randint(0, 3))
+            ]
+            index += 1
+            batch = self.batch(self.log, values, index=index, offset=offset)
+            offset = batch.end_offset
+            messages += values
+            batches.append(batch)
+            self.sent[self.log.active_number, index] = batch
+        self.model.possible.append(messages)
+        self.log.append(batches)
 
     def sync(self) -> None:
-        self.log.active.sync()
-        self.model.durable_end = self.log.end_offset
+        if self.chance.random() < 0.5:
+            self.log.active.sync()
+            self.model.durable_end = self.log.end_offset
+        else:
+            # Off the loop, while appends go on: only what was there when it began is promised.
+            end = self.log.end_offset
+            self.log.active.sync_soon(lambda error: None)
+            self.append()
+            self.files.run_syncs()
+            self.model.durable_end = end
+            return
         if self.chance.random() < 0.7:
             self.log.active.commit_all()
 
@@ -188,4 +215,4 @@ class Workload:
         self.log.close()
         self.log = reopened_log(self.files, config=CONFIG)
         self.model.durable_end = self.log.end_offset
-        self.vote = VoteFile(self.files, "/data/vote")
+        self.vote = VoteFile.open(self.files, "/data/vote")

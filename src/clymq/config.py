@@ -69,9 +69,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: Annotated[
         int, Meta(ge=0, le=2**60, description="free space kept for votes, checkpoints and seals")
     ] = 64 * MiB
-    open_blocks_max: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="sealed blocks held open or mapped at once")
-    ] = 256
+    open_files_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="files of sealed blocks held open or mapped at once")
+    ] = 512
     set_aside_bytes_max: Annotated[
         int, Meta(ge=0, le=1024 * GiB, description="damaged bytes kept per block (*.torn, *.bad, *.lost)")
     ] = 256 * MiB

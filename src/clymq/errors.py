@@ -31,6 +31,17 @@ class ClymqError(Exception):
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # The constructors differ; what crosses to another process is what they made.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[ClymqError], args: tuple[object, ...], fields: dict[str, object]) -> ClymqError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
 
 class ConfigError(ClymqError):
     """A setting has a value that is not allowed, or is not a setting at all."""
@@ -292,14 +303,28 @@ class StorageError(ClymqError):
 
 
 class CorruptBatch(StorageError):
-    """A batch fails its checks; `field` is the part of it that is wrong."""
+    """A batch fails its checks; `field` is the part of it that is wrong.
 
-    def __init__(self, field: str, problem: str, *, position: int | None = None) -> None:
+    When the header is whole, [start, end) are the offsets that a reader may step over.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        problem: str,
+        *,
+        position: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         at = "" if position is None else f" at position {position}"
-        super().__init__(f"corrupt batch{at}: {field}: {problem}")
+        offsets = "" if start is None else f", offsets [{start}, {end})"
+        super().__init__(f"corrupt batch{at}{offsets}: {field}: {problem}")
         self.field = field
         self.problem = problem
         self.position = position
+        self.start = start
+        self.end = end
 
 
 class CorruptBlock(StorageError):

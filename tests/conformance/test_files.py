@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,23 @@ def test_a_lock_is_held_by_one_until_released(files: Files, root: str) -> None:
         files.lock(f"{root}/lock")
     lock.release()
     files.lock(f"{root}/lock").release()
+
+
+def test_a_folder_cannot_be_made_where_a_file_is_nor_a_closed_file_used(files: Files, root: str) -> None:
+    file = files.open(f"{root}/a", create=True)
+    with pytest.raises(DiskFailed):
+        files.make_folder(f"{root}/a")
+    file.close()
+    with pytest.raises(DiskFailed):
+        file.sync()
+
+
+def test_folders_that_were_there_are_durable_too(files: Files, root: str) -> None:
+    files.make_folder(f"{root}/x")
+    files.make_folder(f"{root}/x/y")
+    make_folders(files, f"{root}/x/y/z")
+    if isinstance(files, MemoryFiles):
+        assert all(files.crash(random.Random(seed)).exists(f"{root}/x/y/z") for seed in range(30))
 
 
 def test_free_space_is_a_number(files: Files, root: str) -> None:

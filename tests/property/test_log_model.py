@@ -15,7 +15,7 @@ from clymq.record import Batch
 from clymq.storage.memory import MemoryFiles
 from factory import EPOCH, control, following, new_log, reopened_log
 
-CONFIG = Config(index_interval_bytes=1024, disk_reserve_bytes=0, open_blocks_max=2, block_bytes_max=64 * 1024)
+CONFIG = Config(index_interval_bytes=1024, disk_reserve_bytes=0, open_files_max=2, block_bytes_max=64 * 1024)
 TIMES = st.integers(0, 50)
 
 
@@ -141,7 +141,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(time=TIMES)
     def find_a_time(self, time: int) -> None:
-        later = (n for n in range(self.start, len(self.messages)) if self.messages[n][1] >= time)
+        later = (n for n in range(self.start, self.committed) if self.messages[n][1] >= time)
         assert self.log.locate_time(time) == next(later, len(self.messages))
 
 

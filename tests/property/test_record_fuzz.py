@@ -89,7 +89,8 @@ for number in range(inputs):
         assert error.field
         refused += 1
 peak = pool.max_memory()
-assert peak <= 4 * LIMIT, f"arrow allocated {peak}"
+# What is unpacked, and for lz4 what its stream reads ahead: each within the limit.
+assert peak <= 2 * LIMIT, f"arrow allocated {peak}"
 print(inputs, opened, refused, peak)
 """
 

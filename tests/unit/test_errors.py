@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 
@@ -61,3 +62,5 @@ def test_a_hint_follows_the_message() -> None:
 def test_fields_can_be_read_and_are_named_in_the_text(error: ClymqError, fields: dict[str, object]) -> None:
     assert {name: getattr(error, name) for name in fields} == fields
     assert str(error)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.__dict__) == (type(error), str(error), error.__dict__)

@@ -1,11 +1,12 @@
 """The command's frame: settings, logging, and one way for every error to leave.
 
-Exit codes: 0 done; 1 the answer is no; 2 wrong usage or setting; 3 no server reachable; 4 timed out; 130 interrupted.
-An error is one line on stderr, and with `--json` also one document on stdout. Never a traceback.
+Whatever a command does, it leaves with one of the exit codes below, and an error is a single line for people (stderr)
+and, if `--json` was asked for, a single document for programs (stdout). Nobody is ever shown a traceback.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -17,7 +18,15 @@ import click
 
 from clymq.cli.dump import dump
 from clymq.config import load
-from clymq.errors import ClymqError, ConfigError, ConnectFailed, ConnectionLost, RequestTimeout, UnknownServerError
+from clymq.errors import (
+    ClymqError,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    DiskFailed,
+    RequestTimeout,
+    UnknownServerError,
+)
 
 DONE: Final = 0
 NO: Final = 1
@@ -36,13 +45,14 @@ _CODES: Final[tuple[tuple[type[ClymqError], int], ...]] = (
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="clymq", prog_name="clymq")
-def cli() -> None:
+@click.option("--config", "file", type=click.Path(), help="Read settings from a TOML file.")
+def cli(file: str | None) -> None:
     """ClyMQ, a message queue for Python and Spark.
 
-    Settings come from the environment as CLYMQ_<SETTING>; CLYMQ_LOG sets how much is logged (error, warning, info,
-    debug).
+    Settings come from a TOML file and from the environment as CLYMQ_<SETTING>, which wins; CLYMQ_LOG sets how much is
+    logged (error, warning, info, debug).
     """
-    _log_to_stderr(load(environment=os.environ).log)
+    _log_to_stderr(load(file=file, environment=os.environ).log)
 
 
 cli.add_command(dump)
@@ -55,17 +65,13 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code; whatever goes wrong is reported here."""
-    code: int | None
     try:
-        # Not cli.main(), which has its own ideas of what to print and which code to leave with.
-        with cli.make_context("clymq", list(arguments)) as context:
-            code = cli.invoke(context)
-        sys.stdout.flush()
-    except click.exceptions.Exit as end:
-        code = end.exit_code
+        code = _invoke(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not trip over it once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        _give_up_stdout()
         return DONE
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -74,7 +80,22 @@ def run(arguments: Sequence[str]) -> int:
         outcome = _outcome(error)
         _report(outcome, as_json="--json" in arguments)
         return outcome.exit_code
-    return code or DONE
+    return code
+
+
+def _invoke(arguments: Sequence[str]) -> int:
+    """Run the command; not through click's main(), which has its own ideas of what to print and how to leave."""
+    try:
+        with cli.make_context("clymq", list(arguments)) as context:
+            return cli.invoke(context) or DONE
+    except click.exceptions.Exit as end:
+        return end.exit_code
+
+
+def _give_up_stdout() -> None:
+    """Let what is still in the buffer go nowhere, so that the interpreter does not trip over it when it leaves."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Outcome(NamedTuple):
@@ -93,6 +114,9 @@ def _outcome(error: BaseException) -> _Outcome:
         return _Outcome(INTERRUPTED, "Interrupted", "interrupted")
     if isinstance(error, click.ClickException):
         return _Outcome(USAGE, "Usage", error.format_message())
+    if isinstance(error, OSError):
+        _give_up_stdout()
+        return _Outcome(NO, DiskFailed.code, f"the output cannot be written: {error.strerror}")
     logging.getLogger("clymq").debug("unexpected", exc_info=error)
     problem = f"unexpected {type(error).__name__}: {error}"
     return _Outcome(NO, UnknownServerError.code, problem, hint="CLYMQ_LOG=debug shows where")
@@ -103,7 +127,11 @@ def _report(outcome: _Outcome, *, as_json: bool) -> None:
     click.echo(f"error: {text}{f' ({hint})' if hint else ''} [{outcome.code}]", err=True)
     if as_json:
         fields = {"code": outcome.code, "message": text, "retriable": outcome.retriable, "hint": hint}
-        click.echo(json.dumps({"error": fields}))
+        try:
+            click.echo(json.dumps({"error": fields}))
+            sys.stdout.flush()
+        except (OSError, AttributeError):  # closed, full, or nobody there to read it
+            _give_up_stdout()
 
 
 def _log_to_stderr(level: str) -> None:

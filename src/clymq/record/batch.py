@@ -71,21 +71,22 @@ class Batch(Header):
             return
         crc = crc32c(self.buffer[HEADER_BYTES:], crc32c(self.buffer[:PRODUCER_FIELDS_END]))
         if crc != self.body_crc:
-            raise CorruptBatch("body_crc", "does not match the body")
+            raise self._corrupt("body_crc", "does not match the body")
         if any(self.buffer[HEADER_BYTES + self.body_length :]):
-            raise CorruptBatch("padding", "is not zero")
+            raise self._corrupt("padding", "is not zero")
         self._intact = True
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns that this batch has; without a codec they are views of its own bytes, not copies."""
         if self._columns is None:
-            columns = body.decode(
-                body.unpack(self.payload(), self.codec, self.unpacked_length), self._data_flags(), self.count
-            )
-            earliest, latest = body.time_range(columns.column("timestamp"))
-            if (earliest, latest) != (self.first_timestamp, self.last_timestamp):
-                field = "first_timestamp" if earliest != self.first_timestamp else "last_timestamp"
-                raise CorruptBatch(field, f"{getattr(self, field)}, but the body has [{earliest}, {latest}]")
+            if self.kind != Kind.DATA:
+                raise self._corrupt("kind", "a control batch has no messages")
+            try:
+                message = body.unpack(self.payload(), self.codec, self.unpacked_length)
+                columns = body.decode(message, self.flags, self.count)
+            except CorruptBatch as error:
+                raise self._corrupt(error.field, error.problem) from None
+            self._check_times(columns)
             self._columns = columns
         return self._columns
 
@@ -99,12 +100,12 @@ class Batch(Header):
 
         The producer's fields and the body are untouched, and so is `body_crc`, which still speaks for them.
         """
-        self.base_offset, self.term, self.index = base_offset, term, index
-        self.append_time, self.commit_index = append_time, commit_index
         buffer = self.buffer
         LEADER_FIELDS.pack_into(buffer, PRODUCER_FIELDS_END, base_offset, term, index, append_time, commit_index)
         self.header_crc = crc32c(buffer[:HEADER_CRC_AT])
         CRC.pack_into(buffer, HEADER_CRC_AT, self.header_crc)
+        self.base_offset, self.term, self.index = base_offset, term, index
+        self.append_time, self.commit_index = append_time, commit_index
 
     def values(self) -> list[bytes]:
         """Return only the values: the fastest way to Python bytes."""
@@ -115,6 +116,8 @@ class Batch(Header):
         return self.count
 
     def __iter__(self) -> Iterator[Record]:
+        if not self.count:
+            return iter(())
         columns = self.to_arrow()
         names = columns.schema.names
         keys = columns.column("key").to_pylist() if "key" in names else repeat(None)
@@ -122,10 +125,17 @@ class Batch(Header):
         timestamps = columns.column("timestamp").to_pylist()
         return map(Record, count_from(self.base_offset), timestamps, keys, self.values(), headers)
 
-    def _data_flags(self) -> int:
-        if self.kind != Kind.DATA:
-            raise CorruptBatch("kind", "a control batch has no messages")
-        return self.flags
+    def _check_times(self, columns: pa.RecordBatch) -> None:
+        earliest, latest = body.time_range(columns.column("timestamp"))
+        for field, stated, found in (
+            ("first_timestamp", self.first_timestamp, earliest),
+            ("last_timestamp", self.last_timestamp, latest),
+        ):
+            if stated != found:
+                raise self._corrupt(field, f"{stated}, but the body has {found}")
+
+    def _corrupt(self, field: str, problem: str) -> CorruptBatch:
+        return CorruptBatch(field, problem, start=self.base_offset, end=self.end_offset)
 
 
 def _pairs(headers: list[dict[str, bytes | None]] | None) -> tuple[tuple[str, bytes | None], ...]:

@@ -1,4 +1,4 @@
-"""The body of a data batch: one Arrow IPC record-batch message, without its schema message.
+"""What is in a data batch: a single record batch in Arrow's IPC format, whose schema everybody knows already.
 
 The schema is fixed by the version in the header; columns that are empty in the whole batch are left out, and the
 header's flags say which are there. The reader of Arrow is handed nothing that it could be hurt by: before it runs,
@@ -34,6 +34,7 @@ _SCHEMAS: Final = (
 FULL_SCHEMA: Final = _SCHEMAS[3]
 FIELDS: Final = {field.name: field for field in FULL_SCHEMA}
 _COLUMN_FLAGS: Final = int(Flag.KEYS | Flag.HEADERS)
+_LZ4_BLOCKS_64_KIB: Final = 0x40  # in the frame's sixth byte
 _FEW: Final = 64  # up to here plain Python is faster than a call into Arrow's compute functions
 
 
@@ -60,7 +61,10 @@ def unpack(packed: Buffer, codec: str, unpacked_length: int) -> pa.Buffer:
         if codec == "zstd":
             # In one step: a stream would allocate the window that the frame asks for. Arrow fails on any other length.
             return pa.Codec(codec).decompress(packed, unpacked_length)
-        # As a stream: in one step Arrow's lz4 leaves what the frame did not fill uninitialised, and says nothing.
+        # As a stream: in one step Arrow's lz4 leaves what the frame did not fill uninitialised, and says nothing. The
+        # frame says how large its blocks are, and the reader allocates for them: small ones only.
+        if len(packed) > 5 and packed[5] & 0x70 > _LZ4_BLOCKS_64_KIB:
+            raise CorruptBatch("body", "lz4 blocks larger than 64 KiB")
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), codec) as stream:
             message = stream.read_buffer(unpacked_length)
             if message.size == unpacked_length and not stream.read(1):

@@ -62,7 +62,7 @@ class BatchBuilder:
         self._codec = codec
         self._batch_bytes_max = batch_bytes_max
         self._message_bytes_max = message_bytes_max
-        self._clear()
+        self.clear()
 
     def add(
         self,
@@ -73,16 +73,14 @@ class BatchBuilder:
         timestamp: int | None = None,
     ) -> BatchBuilder:
         """Add one message; a timestamp is in microseconds since 1970 and comes from `build` when left out."""
-        _check_bytes("value", value)
-        size = len(value)
+        size = _bytes_of("value", value)
         if key is not None:
-            _check_bytes("key", key)
-            size += len(key)
-        if timestamp is not None and (not isinstance(timestamp, int) or not -(2**63) <= timestamp < 2**63):
-            raise InvalidRequest(f"timestamp {timestamp!r} is not a 64-bit number of microseconds")
+            size += _bytes_of("key", key)
+        if timestamp is not None:
+            _check_time("timestamp", timestamp)
         pairs = _header_pairs(headers) if headers else None
         if pairs:
-            size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)
+            size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)  # checked: they are bytes
         if size > self._message_bytes_max:
             self._refuse_message(size)
         self._values.append(value)
@@ -107,22 +105,24 @@ class BatchBuilder:
         if isinstance(headers, Sequence):
             headers = [_header_pairs(each) if each else None for each in headers]
         given = {"key": key, "value": value, "timestamp": timestamp, "headers": headers}
-        self._add_chunk({name: column for name, column in given.items() if column is not None})
+        self._add_chunks([{name: column for name, column in given.items() if column is not None}])
         return self
 
     def add_arrow(self, table: pa.Table | pa.RecordBatch) -> BatchBuilder:
         """Add a table with the columns value and, if it likes, key, timestamp and headers; no loop over messages."""
-        if isinstance(table, pa.Table):
-            for chunk in table.to_batches():
-                self.add_arrow(chunk)
-            return self
-        unknown = set(table.schema.names) - set(body.FULL_SCHEMA.names)
-        if unknown or "value" not in table.schema.names:
+        names = table.schema.names
+        if set(names) - set(body.FIELDS) or "value" not in names or len(set(names)) < len(names):
             raise InvalidRequest(
-                f"columns {table.schema.names}: value is required; key, timestamp and headers are allowed"
+                f"columns {names}: value is required; key, timestamp and headers are allowed, once each"
             )
-        self._add_chunk(dict(zip(table.schema.names, table.columns, strict=True)))
+        batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+        self._add_chunks([dict(zip(names, batch.columns, strict=True)) for batch in batches])
         return self
+
+    def clear(self) -> None:
+        """Forget every message that was added."""
+        self._chunks: list[Columns] = []
+        self._new_lists()
 
     def __len__(self) -> int:
         return sum(len(chunk["value"]) for chunk in self._chunks) + len(self._values)
@@ -137,8 +137,9 @@ class BatchBuilder:
         now: int = 0,
     ) -> bytes:
         """Return the batch. `now` is the timestamp, in microseconds, of the messages that were given none."""
-        if not 0 <= cmdindex < 2**64 or not 0 <= epoch < 2**32:
-            raise InvalidRequest(f"cmdindex {cmdindex} must fit 64 bits and epoch {epoch} 32, neither below zero")
+        if not 1 <= cmdindex < 2**64 or not 0 <= epoch < 2**32:
+            raise InvalidRequest(f"cmdindex {cmdindex} counts from 1 and fits 64 bits, epoch {epoch} from 0 and 32")
+        _check_time("now", now)
         self._gather()
         if not self._chunks:
             raise InvalidRequest("a batch has at least one message")
@@ -167,12 +168,8 @@ class BatchBuilder:
             cmdindex=cmdindex,
             times=times,
         )
-        self._clear()
+        self.clear()
         return result
-
-    def _clear(self) -> None:
-        self._chunks: list[Columns] = []
-        self._new_lists()
 
     def _new_lists(self) -> None:
         self._values: list[bytes] = []
@@ -193,17 +190,17 @@ class BatchBuilder:
             self._chunks.append(_chunk(columns))
             self._new_lists()
 
-    def _add_chunk(self, columns: dict[str, Any]) -> None:
+    def _add_chunks(self, several: list[dict[str, Any]]) -> None:
+        """Add all or none."""
+        chunks = [chunk for chunk in map(_chunk, several) if len(chunk["value"])]
+        for chunk in chunks:
+            # A chunk no larger than one message may be holds none that is too large: most end here.
+            if sum(column.nbytes for column in chunk.values()) > self._message_bytes_max:
+                largest = _largest_message(chunk)
+                if largest > self._message_bytes_max:
+                    self._refuse_message(largest)
         self._gather()
-        chunk = _chunk(columns)
-        if not len(chunk["value"]):
-            return
-        # A chunk no larger than one message may be holds none that is too large: most end here.
-        if sum(column.nbytes for column in chunk.values()) > self._message_bytes_max:
-            largest = _largest_message(chunk)
-            if largest > self._message_bytes_max:
-                self._refuse_message(largest)
-        self._chunks.append(chunk)
+        self._chunks += chunks
 
     def _refuse_message(self, size: int) -> None:
         raise MessageTooLarge(
@@ -216,6 +213,10 @@ class BatchBuilder:
 
 def control_batch(payload: bytes, *, seal: bool = False) -> bytes:
     """Build a control batch around msgpack bytes; one with `seal` ends its block."""
+    if len(payload) > BATCH_BYTES_MAX:
+        raise MessageTooLarge(
+            f"a control batch of {len(payload)} bytes", size_bytes=len(payload), limit_bytes=BATCH_BYTES_MAX
+        )
     return _assemble(
         pa.py_buffer(payload),
         kind=Kind.CONTROL,
@@ -256,16 +257,31 @@ def _assemble(
 
 
 def _producer(producer: str | bytes) -> bytes:
-    if isinstance(producer, str):
-        return producer_id(producer)
-    if len(producer) != PRODUCER_ID_BYTES:
-        raise InvalidRequest(f"a producer id has {PRODUCER_ID_BYTES} bytes, not {len(producer)}")
-    return producer
+    if isinstance(producer, bytes):
+        if len(producer) != PRODUCER_ID_BYTES:
+            raise InvalidRequest(f"a producer id has {PRODUCER_ID_BYTES} bytes, not {len(producer)}")
+        return producer
+    try:
+        name = producer.encode()
+    except UnicodeEncodeError:
+        name = b""
+    if not name:
+        raise InvalidRequest(f"producer {producer!r} is not a name")
+    return producer_id(producer)
 
 
-def _check_bytes(what: str, value: object) -> None:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidRequest(f"{what} is a {type(value).__name__}, not bytes")
+def _bytes_of(what: str, value: object) -> int:
+    """Return the size of bytes, or say that they are none."""
+    if isinstance(value, bytes | bytearray):
+        return len(value)
+    if isinstance(value, memoryview) and value.contiguous:
+        return value.nbytes
+    raise InvalidRequest(f"{what} is a {type(value).__name__}, not bytes")
+
+
+def _check_time(what: str, value: object) -> None:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise InvalidRequest(f"{what} {value!r} is not a 64-bit number of microseconds")
 
 
 def _header_pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
@@ -278,7 +294,7 @@ def _header_pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
         except UnicodeEncodeError:
             raise InvalidRequest(f"header key {pair[0]!r} is not valid Unicode") from None
         if pair[1] is not None:
-            _check_bytes(f"header {pair[0]!r}", pair[1])
+            _bytes_of(f"header {pair[0]!r}", pair[1])
     return pairs
 
 
@@ -296,6 +312,8 @@ def _array(field: pa.Field, column: Any) -> pa.Array:
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         if not isinstance(column, pa.Array):
+            if isinstance(column, str | bytes) or (len(column) and isinstance(column[0], str | float)):
+                raise TypeError("text and fractions are not converted")  # Arrow would
             column = pa.array(column, field.type)
         elif field.name == "timestamp" and pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
@@ -307,6 +325,8 @@ def _array(field: pa.Field, column: Any) -> pa.Array:
         raise MessageTooLarge(f"column {field.name} is over 2 GiB", size_bytes=column.nbytes, limit_bytes=2**31)
     if field.name == "value" and column.null_count:
         raise InvalidRequest(f"column value: {column.null_count} values are null")
+    if field.name == "headers" and (column.values.null_count or column.values.field(0).null_count):
+        raise InvalidRequest("column headers: a header without a key")
     result: pa.Array = column
     return result
 

@@ -35,7 +35,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from clymq.config import Config
+from clymq.config import Config, GiB
 from clymq.errors import CorruptBatch
 
 Buffer = bytes | bytearray | memoryview
@@ -53,12 +53,14 @@ _GLANCE: Final = struct.Struct("<4s8xI")
 ALIGNMENT: Final = 8
 CODECS: Final = ("none", "lz4", "zstd")
 BATCH_BYTES_MAX: Final = Config().batch_bytes_max
+# What any setting may allow. What lies on a disk is read with this: a limit that was lowered must not make it damage.
+FORMAT_BYTES_MAX: Final = GiB
 assert HEADER.size == HEADER_BYTES
 
 
 def padded(length: int) -> int:
     """Round a length up to the alignment of everything in a block file."""
-    return -(-length // ALIGNMENT) * ALIGNMENT
+    return (length + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 def whole_batches(buffer: memoryview) -> tuple[int, int]:
@@ -72,7 +74,7 @@ def whole_batches(buffer: memoryview) -> tuple[int, int]:
         magic, body_length = glance(buffer, position)
         if magic != MAGIC:
             raise CorruptBatch("magic", f"{magic!r} instead of {MAGIC!r}", position=position)
-        end = position + HEADER_BYTES - -body_length // ALIGNMENT * ALIGNMENT
+        end = position + HEADER_BYTES + (body_length + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         if end > len(buffer):
             break
         last, position = position, end
@@ -169,6 +171,8 @@ class Header:
                 raise CorruptBatch("flags", f"{self.flags:#x} is not allowed in a data batch")
             if self.first_timestamp > self.last_timestamp:
                 raise CorruptBatch("first_timestamp", f"{self.first_timestamp} is after {self.last_timestamp}")
+            if self.cmdindex == 0:
+                raise CorruptBatch("cmdindex", "counts from 1")
         elif self.kind == Kind.CONTROL:
             if self.count != 0:
                 raise CorruptBatch("count", f"{self.count} in a control batch")

@@ -12,10 +12,9 @@ from typing import Final
 from clymq.config import Config
 from clymq.errors import StorageError
 from clymq.storage.files import File, Files
-from clymq.storage.replace import parent
+from clymq.storage.replace import copy, parent, size_of
 
 SUFFIXES: Final = (".torn", ".bad", ".lost")
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 log = logging.getLogger("clymq.storage")
 
@@ -31,30 +30,18 @@ def set_aside(files: Files, source: File, start: int, end: int, suffix: str, con
     path = f"{source.path}-{number:06d}-at-{start}{suffix}"
     try:
         _make_room(files, folder, length, config)
-        _copy(files, source, start, length, path)
+        copy(files, source, start, length, path)
         files.sync_folder(folder)
     except StorageError as error:
         # Keeping evidence must not keep a broker from starting.
-        log.error("%s: cut bytes [%d, %d) could not be kept: %s", source.path, start, end, error)
-        if files.exists(path):
-            files.remove(path)
+        log.error("%s: cut bytes [%d, %d) could not be kept, or not whole: %s", source.path, start, end, error)
         return None
     return path
 
 
-def _copy(files: Files, source: File, start: int, length: int, path: str) -> None:
-    copy = files.open(path, create=True)
-    try:
-        for at in range(0, length, _CHUNK_BYTES):
-            copy.write(at, [source.read(start + at, min(_CHUNK_BYTES, length - at))])
-        copy.sync()
-    finally:
-        copy.close()
-
-
 def _make_room(files: Files, folder: str, length: int, config: Config) -> None:
     kept = sorted((name for name in files.names(folder) if name.endswith(SUFFIXES)), key=_number)
-    sizes = {name: _size(files, f"{folder}/{name}") for name in kept}
+    sizes = {name: size_of(files, f"{folder}/{name}") for name in kept}
     while kept and (
         len(kept) >= config.set_aside_files_max
         or sum(sizes[name] for name in kept) + length > config.set_aside_bytes_max
@@ -62,14 +49,6 @@ def _make_room(files: Files, folder: str, length: int, config: Config) -> None:
         oldest = kept.pop(0)
         log.warning("%s/%s: removed to make room for newer damage", folder, oldest)
         files.remove(f"{folder}/{oldest}")
-
-
-def _size(files: Files, path: str) -> int:
-    file = files.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()
 
 
 def _number(name: str) -> int:

@@ -3,15 +3,15 @@
 The file `batches` is all there is; what else is kept can be made again from it or says how much of it to believe. What
 a block promises its owner (a Raft or fetch driver):
 
-* `append` writes all batches or none, in one system call, and only such as follow on;
+* `append` writes all batches or none, in one system call, and only such as are intact and follow on;
 * what lies below the committed position never changes: it is never truncated, and may be mapped;
 * after a crash `open` gives back every batch that had been synced, and nothing that was not appended;
 * when something is missing that was promised, `loss` says so, at this opening and every later one, until the log has
   been mended past it; and nothing is appended before the owner has taken note with `acknowledge_loss`;
 * an error while writing leaves the block as it was; one while syncing ends it, because nobody can know what is on
-  the disk then: `failure` is raised from every later append.
+  the disk then: `failure` is raised from every later append, and what was not synced is not believed again.
 
-It does not know what a term, a vote or a majority is, and it never decides to roll, seal or drop anything.
+It knows terms as numbers that do not fall, and nothing of votes or majorities; it never decides to roll, seal or drop.
 """
 
 from __future__ import annotations
@@ -22,18 +22,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from clymq.config import Config
-from clymq.errors import BlockSealed, CorruptBatch, CorruptBlock, OffsetOutOfRange, StorageError
+from clymq.errors import (
+    BlockSealed,
+    ClosedError,
+    CorruptBatch,
+    CorruptBlock,
+    InvalidRequest,
+    OffsetOutOfRange,
+    StorageError,
+)
 from clymq.record.batch import Batch
-from clymq.record.layout import HEADER_BYTES, Header
+from clymq.record.layout import FORMAT_BYTES_MAX, HEADER_BYTES, Header
 from clymq.storage.aside import set_aside
-from clymq.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from clymq.storage.checkpoint import EVERYTHING, Checkpoint, read_checkpoint, write_checkpoint
 from clymq.storage.end import End
 from clymq.storage.files import File, Files, SyncDone
 from clymq.storage.handles import Handles
 from clymq.storage.index import Entry, SparseIndex
 from clymq.storage.reader import Reader
 from clymq.storage.recovery import Recovered, recover
-from clymq.storage.replace import make_folders
+from clymq.storage.replace import copy, make_folders, size_of
 from clymq.storage.space import Space
 
 log = logging.getLogger("clymq.storage")
@@ -68,6 +76,8 @@ class Block:
         self._synced_position = 0
         self._synced_index = 0
         self._generation = 0
+        self._syncs_under_way = 0
+        self._closing = False
         self._loss_acknowledged = False
 
     # --- Coming and going ---
@@ -87,6 +97,8 @@ class Block:
         make_folders(files, folder)
         for path in (f"{folder}/batches", f"{folder}/index"):
             files.open(path, create=True).close()
+        if size_of(files, f"{folder}/batches"):
+            raise InvalidRequest(f"{folder} holds a block already")
         files.sync_folder(folder)
         # Last: a folder without a checkpoint is one whose making was interrupted.
         write_checkpoint(files, f"{folder}/checkpoint", Checkpoint.empty(start_offset))
@@ -102,13 +114,17 @@ class Block:
         handles: Handles,
         space: Space | None = None,
         verify: bool = False,
+        start_offset: int | None = None,
     ) -> Block:
-        """Open a block and recover it, from its checkpoint or, with `verify`, from its first byte."""
+        """Open a block and recover it, from its checkpoint or, with `verify`, from its first byte.
+
+        `start_offset` is where the block before it ends, for a block that cannot tell itself any more.
+        """
         block = cls(files, folder, config, handles, space)
-        block._file = files.open(f"{folder}/batches")
-        block._index_file = files.open(f"{folder}/index", create=True)
         try:
-            block._recover(verify=verify)
+            block._file = files.open(f"{folder}/batches")
+            block._index_file = files.open(f"{folder}/index", create=True)
+            block._recover(verify=verify, start_offset=start_offset)
         except StorageError:
             block.close()
             raise
@@ -118,21 +134,23 @@ class Block:
     def was_created(files: Files, folder: str) -> bool:
         """Whether `create` had finished here; if not, nothing was ever promised for this folder."""
         return files.exists(f"{folder}/checkpoint") or (
-            files.exists(f"{folder}/batches") and _size(files, f"{folder}/batches") > 0
+            files.exists(f"{folder}/batches") and size_of(files, f"{folder}/batches") > 0
         )
 
     def rest(self) -> None:
         """Give the descriptors back; reads open them again for as long as they are used. For sealed blocks."""
         if self._file is not None:
-            self._index.write()
+            self._index.write_if_possible()
             self.close()
 
     def close(self) -> None:
-        """Let go of the files. What was not synced is left to the operating system."""
-        if self._file is not None and self._index_file is not None:
-            self._file.close()
-            self._index_file.close()
-        self._file = self._index_file = None
+        """Let go of the files, as soon as no sync is under way. What was not synced is left to the system."""
+        self._closing = True
+        if not self._syncs_under_way:
+            for file in (self._file, self._index_file):
+                if file is not None:
+                    file.close()
+            self._file = self._index_file = None
 
     # --- What it holds ---
 
@@ -163,8 +181,8 @@ class Block:
 
     @property
     def last_append_time(self) -> int:
-        """Append time of the last entry; the next one's is not less."""
-        return self._end.append_time
+        """Append time of the last entry that was ever here; the next one's is not less."""
+        return max(self._end.append_time, self._checkpoint.append_time)
 
     @property
     def first_append_time(self) -> int | None:
@@ -213,6 +231,7 @@ class Block:
             if end.position >= next_mark:
                 marks.append(Entry(batch.base_offset, batch.index, end.position, end.timestamp_max))
                 next_mark = end.position + self._config.index_interval_bytes
+            batch.check_crc()
             end.take(batch)
         if self._space is not None and not end.sealed:
             self._space.claim(end.position - self._end.position)
@@ -236,9 +255,9 @@ class Block:
         """Remove the entries from `index` on; durable BEFORE this returns, so that nothing mixes with what comes."""
         if index > self._end.index:
             return
+        self._refuse_if_unfit()
         end = self.end_at(index - 1)
         assert end.position >= self.committed_position, "what is committed is never cut"
-        self._refuse_if_unfit()
         self._cut(end)
 
     def commit(self, index: int, position: int) -> None:
@@ -259,17 +278,21 @@ class Block:
             self._log().sync()
         except StorageError as failure:
             error = failure
-        self._end_sync(mark, error)
+        error = self._end_sync(mark, error)
         if error is not None:
             raise error
 
     def sync_soon(self, done: SyncDone) -> None:
         """Begin a sync off the event loop; `done` is called when what is appended by now is on the disk."""
         mark = self._begin_sync()
+        self._syncs_under_way += 1
 
         def finish(error: StorageError | None) -> None:
-            self._end_sync(mark, error)
-            done(error)
+            self._syncs_under_way -= 1
+            outcome = self._end_sync(mark, error)
+            if self._closing:
+                self.close()
+            done(outcome)
 
         self._files.sync_soon(self._log(), finish)
 
@@ -279,7 +302,8 @@ class Block:
         end = self.end_at(index)
         assert end.position <= self.committed_position, "a checkpoint is never above what is committed"
         assert end.position <= self._synced_position, "a checkpoint is never above what is synced"
-        entries = self._index.count_before(end.position)
+        entries = self._reader.lookup(lambda sparse: sparse.count_before(end.position), self._end.position)
+        missing = self._checkpoint.missing_through
         self._index.write()
         self._open_index().sync()
         self._save(
@@ -293,6 +317,8 @@ class Block:
                 append_time=end.append_time,
                 index_entries=entries,
                 commit_index=max(end.index, self._commit_index),
+                missing_through=missing if missing > self._synced_index else 0,
+                trusted_position=EVERYTHING,
                 sealed=end.sealed,
                 state=state,
             )
@@ -319,13 +345,15 @@ class Block:
         return self._reader.locate(offset, self._end.position)
 
     def locate_time(self, timestamp: int) -> int | None:
-        """Return the offset of the first message that is not earlier; None if all are."""
+        """Return the offset of the first committed message that is not earlier; None if all are."""
         if timestamp > self._end.timestamp_max:
             return None
-        return self._reader.locate_time(timestamp, self._end.position)
+        return self._reader.locate_time(timestamp, self.committed_position)
 
     def end_at(self, index: int) -> End:
         """Return where the log ended, or will again when cut, after this entry."""
+        if not 0 <= index <= self._end.index:
+            raise InvalidRequest(f"there is no entry {index}; the last is {self._end.index}")
         if index == self._end.index:
             return self._end.copy()
         return self._reader.end_at(index, self._end.position)
@@ -336,28 +364,28 @@ class Block:
 
     # --- Inside: recovery ---
 
-    def _recover(self, *, verify: bool) -> None:
+    def _recover(self, *, verify: bool, start_offset: int | None) -> None:
         checkpoint = self._read_checkpoint()
         size = self._log().size()
-        self._checkpoint = checkpoint or Checkpoint.empty(self._first_offset())
+        self._checkpoint = checkpoint or Checkpoint.empty(self._first_offset(start_offset))
         self._reader.start_offset = self.start_offset
-        from_start = verify or checkpoint is None or checkpoint.position > size or not self._resume_index(checkpoint)
-        begin = End(self.start_offset) if from_start else End.at(self._checkpoint)
-        found = recover(self._log(), begin, checkpoint, self._index.mark, batch_bytes_max=self._config.batch_bytes_max)
+        usable = checkpoint is not None and not verify and checkpoint.position <= size
+        resumed = usable and self._resume_index(self._checkpoint)
+        begin = End.at(self._checkpoint) if resumed else End(self.start_offset)
+        found = recover(self._log(), begin, checkpoint, self._index.mark)
         self._end, self._commit_index, self.loss = found.end, found.commit_index, found.loss
         if found.loss is not None or checkpoint is None:
             # BEFORE the cut: the batches that know of the loss may be among those that go.
-            self._save(dataclasses.replace(self._checkpoint, commit_index=found.commit_index))
+            self._save(
+                dataclasses.replace(
+                    self._checkpoint, commit_index=found.commit_index, missing_through=found.missing_through
+                )
+            )
         self._cut_damage(found, size)
+        if self._checkpoint.trusted_position != EVERYTHING:
+            self._save(dataclasses.replace(self._checkpoint, trusted_position=EVERYTHING))
         self._reader.committed_position = self._position_committed()
-        self._log().sync()  # what was read may be in the cache only, and will be built upon
-        self._synced_position, self._synced_index = self._end.position, self._end.index
-
-    def _position_committed(self) -> int:
-        """Return where the last entry ends that is known to be committed and is there."""
-        if self._commit_index == self._checkpoint.index:
-            return self._checkpoint.position
-        return self.end_at(min(self._commit_index, self._end.index)).position
+        self._sync_what_was_found()
 
     def _read_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint, or None when it cannot be trusted and K is therefore not known."""
@@ -370,11 +398,12 @@ class Block:
             log.error("%s: the checkpoint is missing", self.folder)
         return checkpoint
 
-    def _first_offset(self) -> int:
-        """Return the offset that the block begins with, when only the log can tell."""
+    def _first_offset(self, start_offset: int | None) -> int:
+        """Return the offset that the block begins with, when the checkpoint cannot tell."""
+        if start_offset is not None:
+            return start_offset
         try:
-            head = self._log().read(0, HEADER_BYTES)
-            return Header(head, batch_bytes_max=self._config.batch_bytes_max).base_offset
+            return Header(self._log().read(0, HEADER_BYTES), batch_bytes_max=FORMAT_BYTES_MAX).base_offset
         except CorruptBatch as error:
             problem = f"no checkpoint, and the first batch cannot be read either: {error.problem}"
             raise CorruptBlock(self._path, 0, problem) from None
@@ -386,13 +415,39 @@ class Block:
         return False
 
     def _cut_damage(self, found: Recovered, size: int) -> None:
-        if size > found.end.position:
-            suffix = ".bad" if found.loss else ".torn"
-            kept = set_aside(self._files, self._log(), found.end.position, size, suffix, self._config)
-            log.warning("%s: cut from %d to %d bytes; the rest is %s", self._path, size, found.end.position, kept)
-            self._log().truncate(found.end.position)
-        if found.loss:
+        """Cut away what does not stand, after it was kept aside."""
+        end = found.end.position
+        if found.loss is not None:
             log.error("%s", found.loss)
+        if size <= end:
+            return
+        suffix = ".bad" if found.loss else ".torn"
+        kept = set_aside(self._files, self._log(), end, size, suffix, self._config)
+        log.warning("%s: cut from %d to %d bytes (%s); the rest is %s", self._path, size, end, found.damage, kept)
+        if found.loss is None:
+            self._log().truncate(end)
+            return
+        # Some of this was committed once, and somebody may still look at a map of it: leave them the old file.
+        copy(self._files, self._log(), 0, end, f"{self._path}.new")
+        self._log().close()
+        self._files.rename(f"{self._path}.new", self._path)
+        self._files.sync_folder(self.folder)
+        self._file = self._files.open(self._path)
+
+    def _position_committed(self) -> int:
+        """Return where the last entry ends that is known to be committed and is there."""
+        if self._commit_index == self._checkpoint.index <= self._end.index:
+            return self._checkpoint.position
+        return self.end_at(min(self._commit_index, self._end.index)).position
+
+    def _sync_what_was_found(self) -> None:
+        """What was read may be in the cache only, and will be built upon."""
+        try:
+            self._log().sync()
+        except StorageError as error:
+            self._distrust(min(self._checkpoint.position, self._end.position), error)
+            raise
+        self._synced_position, self._synced_index = self._end.position, self._end.index
 
     # --- Inside: writing ---
 
@@ -401,46 +456,63 @@ class Block:
             raise self.failure
         if self.loss is not None and not self._loss_acknowledged:
             raise self.loss
+        if self._closing:
+            raise ClosedError(f"{self.folder} is closed")
 
     def _begin_sync(self) -> _SyncMark:
         if self.failure is not None:
             raise self.failure
         return _SyncMark(self._generation, self._end.position, self._end.index)
 
-    def _end_sync(self, mark: _SyncMark, error: StorageError | None) -> None:
-        """Note that a sync is done. One that failed is never repeated: the next might succeed and mean nothing."""
-        if error is not None:
-            self._fail(error)
-        elif mark.generation == self._generation and mark.position > self._synced_position:
+    def _end_sync(self, mark: _SyncMark, error: StorageError | None) -> StorageError | None:
+        """Note that a sync is done; return the error that it, or one before it, ended with.
+
+        One that failed is never repeated, and none counts after it: the next might succeed and mean nothing.
+        """
+        if error is not None and self.failure is None:
+            self._distrust(self._synced_position, error)
+        if self.failure is not None:
+            return self.failure
+        if mark.generation == self._generation and mark.position > self._synced_position:
             self._synced_position, self._synced_index = mark.position, mark.reached
+        return None
 
     def _cut_back(self) -> None:
-        """Remove what a failed write left behind; if even that fails, the block is done for."""
+        """Remove what a failed write left behind; if even that fails, the block takes nothing more."""
         try:
             self._log().truncate(self._end.position)
+            self._log().sync()
         except StorageError as error:
-            self._fail(error)
+            self.failure = error
+            log.error("%s: stopped: %s", self._path, error)
 
     def _cut(self, end: End) -> None:
         self._generation += 1
         self._reader.forget_places()
-        self._index.truncate(end.position)
+        self._reader.lookup(lambda sparse: sparse.truncate(end.position), self._end.position)
         try:
             self._log().truncate(end.position)
             self._log().sync()
         except StorageError as error:
-            self._fail(error)
+            self._distrust(min(self._synced_position, end.position), error)
             raise
         self._end = end
         self._synced_position, self._synced_index = end.position, end.index
 
-    def _fail(self, error: StorageError) -> None:
-        """Stop for good, and be found wanting at the next opening: an entry more is missing than can be there."""
+    def _distrust(self, position: int, error: StorageError) -> None:
+        """Stop for good. What lies behind a position may look right and be on no disk: say so to the next opening."""
         self.failure = error
-        self._commit_index = max(self._commit_index, self._end.index + 1)
-        log.error("%s: stopped: %s", self._path, error)
+        log.error("%s: stopped, nothing behind %d is believed: %s", self._path, position, error)
+        known = self._checkpoint
         try:
-            self._save(dataclasses.replace(self._checkpoint, commit_index=self._commit_index))
+            self._save(
+                dataclasses.replace(
+                    known,
+                    trusted_position=position,
+                    commit_index=max(known.commit_index, self._commit_index),
+                    missing_through=max(known.missing_through, self._end.index),
+                )
+            )
         except StorageError as second:
             log.error("%s: could not be marked as failed: %s", self._path, second)
 
@@ -457,11 +529,3 @@ class Block:
 
     def _open_index(self) -> File:
         return self._index_file if self._index_file is not None else self._handles.get(f"{self.folder}/index")
-
-
-def _size(files: Files, path: str) -> int:
-    file = files.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()

@@ -1,7 +1,8 @@
 """A block's checkpoint: the state machine at an index, and where in the log to go on from there.
 
-It also remembers K, the highest index known to be committed. K may be above the index: that is how a replica that has
-lost entries knows so after its next restart, and the one after that. The layout is in docs/data_format.md.
+It also remembers what a restart must not forget: K, the highest index known to be committed; after a loss, how far the
+log must reach again before the loss is over (`missing_through`); and after a failed sync, how much of the file may
+still be believed (`trusted_position`). The layout is in docs/data_format.md.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from clymq.storage.replace import read_whole, replace
 
 MAGIC: Final = b"CLYC"
 VERSION: Final = 1
-_FIELDS: Final = struct.Struct("<4sIQQQQQqqQQQI")
+_FIELDS: Final = struct.Struct("<4sIQQQQQqqQQQQQI")
 _CRC: Final = struct.Struct("<I")
-HEADER_BYTES: Final = 96
+HEADER_BYTES: Final = 112
+EVERYTHING: Final = 2**64 - 1
 TIMESTAMP_NONE: Final = -(2**63)
 assert _FIELDS.size + _CRC.size == HEADER_BYTES
 
@@ -38,13 +40,29 @@ class Checkpoint:
     append_time: int
     index_entries: int
     commit_index: int
+    missing_through: int
+    trusted_position: int
     sealed: bool
     state: bytes
 
     @classmethod
     def empty(cls, start_offset: int) -> Checkpoint:
         """Return the checkpoint of a block that nothing was appended to."""
-        return cls(0, 0, 0, start_offset, start_offset, TIMESTAMP_NONE, 0, 0, 0, False, b"")
+        return cls(
+            index=0,
+            term=0,
+            position=0,
+            start_offset=start_offset,
+            end_offset=start_offset,
+            timestamp_max=TIMESTAMP_NONE,
+            append_time=0,
+            index_entries=0,
+            commit_index=0,
+            missing_through=0,
+            trusted_position=EVERYTHING,
+            sealed=False,
+            state=b"",
+        )
 
 
 def write_checkpoint(files: Files, path: str, checkpoint: Checkpoint) -> None:
@@ -52,7 +70,8 @@ def write_checkpoint(files: Files, path: str, checkpoint: Checkpoint) -> None:
     it = checkpoint
     head = _FIELDS.pack(
         MAGIC, VERSION, it.index, it.term, it.position, it.start_offset, it.end_offset, it.timestamp_max,
-        it.append_time, it.index_entries, it.commit_index, len(it.state), it.sealed,
+        it.append_time, it.index_entries, it.commit_index, it.missing_through, it.trusted_position, len(it.state),
+        it.sealed,
     )  # fmt: skip
     replace(files, path, [head, _CRC.pack(crc32c(it.state, crc32c(head))), it.state])
 

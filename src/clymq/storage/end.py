@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clymq.errors import CorruptBatch
-from clymq.record.layout import Header
+from clymq.record.layout import HEADER_BYTES, Header
 from clymq.storage.checkpoint import TIMESTAMP_NONE, Checkpoint
 
 
@@ -45,6 +45,7 @@ class End:
             or batch.base_offset != self.offset
             or batch.term < self.term
             or batch.append_time < self.append_time
+            or batch.commit_index >= batch.index
             or self.sealed
         ):
             raise self._does_not_follow(batch)
@@ -59,6 +60,16 @@ class End:
         elif batch.is_seal:
             self.sealed = True
 
+    def may_precede(self, batch: Header, gap: int) -> bool:
+        """Whether a batch that lies `gap` bytes further on can belong to this log, with others in between."""
+        return (
+            self.index < batch.index <= self.index + 1 + gap // HEADER_BYTES
+            and batch.commit_index < batch.index
+            and batch.base_offset >= self.offset
+            and batch.term >= self.term
+            and batch.append_time >= self.append_time
+        )
+
     def _does_not_follow(self, batch: Header) -> CorruptBatch:
         if self.sealed:
             return CorruptBatch("index", f"{batch.index} follows the seal at {self.index}", position=self.position)
@@ -67,5 +78,7 @@ class End:
         if batch.base_offset != self.offset:
             problem = f"{batch.base_offset} does not follow on; the log ends at {self.offset}"
             return CorruptBatch("base_offset", problem, position=self.position)
+        if batch.commit_index >= batch.index:
+            return CorruptBatch("commit_index", f"{batch.commit_index} in entry {batch.index}", position=self.position)
         field, before = ("term", self.term) if batch.term < self.term else ("append_time", self.append_time)
         return CorruptBatch(field, f"{getattr(batch, field)} is below {before}", position=self.position)

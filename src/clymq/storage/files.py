@@ -200,9 +200,11 @@ class RealFiles:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(descriptor)
-            raise FolderLocked(os.path.dirname(path)) from None
+            if isinstance(error, BlockingIOError):
+                raise FolderLocked(os.path.dirname(path)) from None
+            raise _typed("lock", path, error) from error
         return _RealLock(descriptor)
 
     def sync_soon(self, file: File, done: SyncDone) -> None:
@@ -235,12 +237,13 @@ class RealFile:
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers one after the other, in one system call where it can be."""
-        length = sum(map(len, buffers))
         try:
-            if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._descriptor, buffers, position) == length:
-                return
-            # A short write, or too many buffers for one call: writing the same bytes again is harmless.
-            self._write_in_parts(position, buffers)
+            for first in range(0, len(buffers), _BUFFERS_MAX):
+                some = buffers[first : first + _BUFFERS_MAX]
+                length = sum(map(len, some))
+                if os.pwritev(self._descriptor, some, position) < length:
+                    self._write_piece_by_piece(position, some)
+                position += length
         except OSError as error:
             raise _typed("write", self.path, error) from error
 
@@ -261,7 +264,8 @@ class RealFile:
             if end - (0 if mapped is None else len(mapped)) < _REMAP_BYTES:
                 return memoryview(self.read(start, end - start))
             with _translated("map", self.path):
-                mapped = memoryview(mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ))
+                size = os.fstat(self._descriptor).st_size
+                mapped = memoryview(mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ) if size else b"")
             self._map = mapped
         return mapped[start:end]
 
@@ -284,7 +288,8 @@ class RealFile:
             self._descriptor = -1
             self._map = None
 
-    def _write_in_parts(self, position: int, buffers: Sequence[Buffer]) -> None:
+    def _write_piece_by_piece(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write again what was written short, until it is there or the reason comes to light."""
         for buffer in buffers:
             rest = memoryview(buffer)
             while rest:

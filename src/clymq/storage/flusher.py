@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clymq.clock import Clock, Timer
+from clymq.config import Config
 from clymq.errors import StorageError
 from clymq.storage.block import Block
 
@@ -20,9 +21,9 @@ Listener = Callable[[StorageError | None], None]
 class Flusher:
     """Syncs the blocks that were handed to it with `add`."""
 
-    def __init__(self, clock: Clock, *, interval_ms: int) -> None:
+    def __init__(self, clock: Clock, config: Config) -> None:
         self._clock = clock
-        self._interval_ms = interval_ms
+        self._config = config
         self._tasks: dict[Block, _Task] = {}
 
     def add(self, block: Block, listener: Listener) -> None:
@@ -30,13 +31,13 @@ class Flusher:
         assert block not in self._tasks
         self._tasks[block] = _Task(block, listener)
 
-    def written(self, block: Block, fsync: str) -> None:
-        """Something was appended; see to it as `fsync` says: commit, interval or never."""
-        task = self._tasks[block]
+    def written(self, block: Block, fsync: str | None = None) -> None:
+        """Something was appended; see to it as `fsync` says, or else the setting: commit, interval or never."""
+        task, fsync = self._tasks[block], fsync or self._config.fsync
         if fsync == "commit":
             task.sync()
         elif fsync == "interval" and task.timer is None:
-            task.timer = self._clock.call_later(self._interval_ms, task.sync)
+            task.timer = self._clock.call_later(self._config.fsync_interval_ms, task.sync)
 
     def remove(self, block: Block, done: Callable[[], None] = lambda: None) -> None:
         """Let go of a block; `done` is called once no sync of it is under way and its file may be closed."""
@@ -60,7 +61,9 @@ class _Task:
             self.timer = None
         if self._syncing:
             self._again = True
-        elif self._block.failure is None:
+        elif self._block.failure is not None:
+            self._listener(self._block.failure)  # nobody waits for what will never come
+        else:
             self._syncing = True
             self._block.sync_soon(self._done)
 

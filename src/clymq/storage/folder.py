@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clymq.config import Config
-from clymq.storage.files import Files
+from clymq.storage.files import Files, Lock
 from clymq.storage.handles import Handles
 from clymq.storage.replace import make_folders, read_whole, replace
 from clymq.storage.space import Space
@@ -11,16 +11,21 @@ from clymq.types import check_name, folder_name
 
 
 class DataFolder:
-    """One data folder, held by this process alone until `close`."""
+    """One data folder, held by this process alone until `close`. Opened by `open`."""
 
-    def __init__(self, files: Files, path: str, config: Config) -> None:
-        """Make the folder if it is missing and lock it, or raise `FolderLocked`."""
-        self.path = path.rstrip("/") or "/"
-        make_folders(files, self.path)
-        self._lock = files.lock(f"{self.path}/lock")
+    def __init__(self, files: Files, path: str, config: Config, lock: Lock) -> None:
+        self.path = path
+        self.handles = Handles(files, config.open_files_max)
+        self.space = Space(files, path, config.disk_reserve_bytes)
         self._files = files
-        self.handles = Handles(files, config.open_blocks_max)
-        self.space = Space(files, self.path, config.disk_reserve_bytes)
+        self._lock = lock
+
+    @classmethod
+    def open(cls, files: Files, path: str, config: Config) -> DataFolder:
+        """Make the folder if it is missing and lock it, or raise `FolderLocked`."""
+        path = path.rstrip("/") or "/"
+        make_folders(files, path)
+        return cls(files, path, config, files.lock(f"{path}/lock"))
 
     def partition(self, topic: str, topic_id: str, partition: str, uid: str) -> str:
         """Return the folder of a partition, made if it is missing, with the full names beside their short ones."""

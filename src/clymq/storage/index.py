@@ -8,6 +8,7 @@ the log anyway. The index is never trusted further than its checksums, and never
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from clymq.errors import CorruptBlock
+from clymq.errors import CorruptBlock, StorageError
 from clymq.record.layout import Header
 from clymq.storage.files import File
 
@@ -24,6 +25,8 @@ _ENTRY: Final = struct.Struct("<QQQq")
 _CRC: Final = struct.Struct("<I4x")
 _GATHERED_MAX: Final = 256
 assert _ENTRY.size + _CRC.size == ENTRY_BYTES
+
+log = logging.getLogger("clymq.storage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class SparseIndex:
             last = self._last()
         except CorruptBlock:
             last = None
-        if (last is None) != (position == 0) or (last is not None and last.position >= position):
+        fits = last is None if position == 0 else last is not None and last.position < position
+        if not fits:
             self.clear()
             return False
         self._set_next_mark(last)
@@ -73,8 +77,8 @@ class SparseIndex:
         """Append an entry; it reaches the file with some others."""
         self._gathered.append(entry)
         self._set_next_mark(entry)
-        if len(self._gathered) >= _GATHERED_MAX:
-            self.write()
+        if len(self._gathered) % _GATHERED_MAX == 0:
+            self.write_if_possible()
 
     def mark(self, position: int, header: Header, timestamp_max: int) -> None:
         """Add an entry for the batch at a position if one is due there."""
@@ -87,6 +91,13 @@ class SparseIndex:
             self._file().write(self._written * ENTRY_BYTES, [b"".join(map(_encoded, self._gathered))])
             self._written += len(self._gathered)
             self._gathered.clear()
+
+    def write_if_possible(self) -> None:
+        """Write what has gathered, or keep it: an index that cannot be written must not stop what it is for."""
+        try:
+            self.write()
+        except StorageError as error:
+            log.warning("the index stays in memory: %s", error)
 
     def by_offset(self, offset: int) -> Entry | None:
         """Return the last entry whose batch begins at or below an offset."""

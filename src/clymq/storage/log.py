@@ -1,8 +1,8 @@
 """A partition's log on this broker: the blocks of its chain that are stored here.
 
-The last block is the active one, all before it are sealed. The log says when a roll is due and which blocks retention
-may drop, and does both when told; it never does either by itself, because the chain is not its own to change. A broker
-may hold only some blocks of a chain, so numbers and offsets may have gaps.
+Only the newest is written to; those behind it have ended. The log can tell that it is time for a new block, and which
+old ones nobody wants any more, but it acts only when it is told to: the chain is not its own to change. A broker may
+hold only some blocks of a chain, so numbers and offsets may have gaps.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Final
 from crc32c import crc32c
 
 from clymq.config import Config
-from clymq.errors import CorruptBlock, InvalidRequest, OffsetOutOfRange
+from clymq.errors import CorruptBatch, CorruptBlock, InvalidRequest, OffsetOutOfRange
 from clymq.record.batch import Batch
+from clymq.record.layout import FORMAT_BYTES_MAX
 from clymq.storage.block import Block
 from clymq.storage.files import Files
 from clymq.storage.handles import Handles
@@ -42,6 +43,7 @@ class PartitionLog:
         self._handles = handles
         self._space = space
         self._blocks: dict[int, Block] = {}
+        self._unreadable: list[CorruptBlock] = []
 
     # --- Coming and going ---
 
@@ -77,12 +79,11 @@ class PartitionLog:
         partition._remove_remains()
         numbers = sorted(int(match[1]) for match in map(_BLOCK.fullmatch, files.names(folder)) if match)
         for number in numbers:
-            block = Block.open(files, partition._path(number), config=config, handles=handles, space=space)
-            partition._blocks[number] = block
-            if number != numbers[-1]:
-                partition._lay_to_rest(block)
-        if not numbers:
-            raise CorruptBlock(folder, 0, "there is no block in this folder")
+            partition._open_block(number)
+        if not partition._blocks:
+            raise CorruptBlock(folder, 0, "there is no block in this folder that can be opened")
+        for number in sorted(partition._blocks)[:-1]:
+            partition._lay_to_rest(partition._blocks[number])
         return partition
 
     def close(self) -> None:
@@ -120,8 +121,8 @@ class PartitionLog:
 
     @property
     def losses(self) -> list[CorruptBlock]:
-        """What recovery found missing, block by block."""
-        return [block.loss for block in self._blocks.values() if block.loss is not None]
+        """What recovery found missing, block by block; a block that cannot be opened at all is among it."""
+        return [*self._unreadable, *(block.loss for block in self._blocks.values() if block.loss is not None)]
 
     # --- Writing ---
 
@@ -158,6 +159,18 @@ class PartitionLog:
         early = _JITTER * crc32c(self.folder.encode()) / 2**32
         return "age" if now - began >= age_max * 1000 * (1 - early) else None
 
+    def verify(self, number: int) -> CorruptBlock | None:
+        """Read a block anew from its first byte, because a reader met damage in it; return what is lost."""
+        block = self._blocks.pop(number)
+        block.close()
+        self._handles.drop(block.folder)
+        self._open_block(number, verify=True)
+        block = self._blocks[number]
+        self._blocks = dict(sorted(self._blocks.items()))
+        if number != self.active_number:
+            self._lay_to_rest(block)
+        return block.loss
+
     def retention_due(self, now: int) -> list[int]:
         """Return the sealed blocks that time or size lets go, oldest first, without a gap."""
         config, due = self._config, []
@@ -178,10 +191,11 @@ class PartitionLog:
         if numbers != sorted(self._blocks)[:-1][: len(numbers)]:
             raise InvalidRequest(f"blocks {numbers} are not the oldest sealed ones of {sorted(self._blocks)}")
         for number in numbers:
-            block = self._blocks.pop(number)
+            block = self._blocks[number]
+            self._files.rename(block.folder, block.folder + _DELETED)
+            del self._blocks[number]
             block.close()
             self._handles.drop(block.folder)
-            self._files.rename(block.folder, block.folder + _DELETED)
             self._files.sync_folder(self.folder)
             remove_folder(self._files, block.folder + _DELETED)
 
@@ -196,14 +210,15 @@ class PartitionLog:
             return block.read(offset, bytes_max)
         except OffsetOutOfRange:
             # Between two blocks: lost from the first, or a block of the chain that is stored elsewhere.
-            raise block.loss or OffsetOutOfRange(offset, first=self.start_offset, end=self.end_offset) from None
+            hint = f"[{block.end_offset}, ...) up to the next block is not stored here"
+            missing = OffsetOutOfRange(offset, first=self.start_offset, end=self.end_offset, hint=hint)
+            raise block.loss or missing from None
 
     def batches(self, offset: int, *, bytes_max: int = 1 << 20) -> Iterator[Batch]:
         """Yield every committed data batch from an offset on, across blocks, each with its checksums checked."""
         while data := self.read(offset, bytes_max):
             while data:
-                batch = Batch.parse(data, batch_bytes_max=self._config.batch_bytes_max)
-                batch.check_crc()
+                batch = self._checked(data, offset)
                 if batch.count:
                     yield batch
                     offset = batch.end_offset
@@ -219,6 +234,16 @@ class PartitionLog:
 
     # --- Inside ---
 
+    def _checked(self, data: memoryview, offset: int) -> Batch:
+        try:
+            batch = Batch.parse(data, batch_bytes_max=FORMAT_BYTES_MAX)
+            batch.check_crc()
+        except CorruptBatch as error:
+            block = self._block_of(offset)
+            problem = f"from offset {offset} on: {error.field}: {error.problem}"
+            raise CorruptBlock(f"{block.folder}/batches", block.locate(offset), problem) from None
+        return batch
+
     def _block_of(self, offset: int) -> Block:
         numbers = sorted(self._blocks)
         at = bisect_right(numbers, offset, key=lambda number: self._blocks[number].start_offset) - 1
@@ -228,6 +253,23 @@ class PartitionLog:
 
     def _path(self, number: int) -> str:
         return f"{self.folder}/Block_{number}"
+
+    def _open_block(self, number: int, *, verify: bool = False) -> None:
+        """Open a block; one that cannot be is a loss of its own, and keeps nobody from the others."""
+        before = self._blocks.get(number - 1)
+        try:
+            self._blocks[number] = Block.open(
+                self._files,
+                self._path(number),
+                config=self._config,
+                handles=self._handles,
+                space=self._space,
+                verify=verify,
+                start_offset=before.end_offset if before is not None and before.sealed else None,
+            )
+        except CorruptBlock as error:
+            log.error("%s", error)
+            self._unreadable.append(error)
 
     def _create_block(self, number: int, start_offset: int) -> Block:
         path = self._path(number)

@@ -79,6 +79,8 @@ class MemoryFiles:
         self._fail_if_told("make folder", path)
         if path.strip("/"):
             folder, name = self._parent(path)
+            if isinstance(folder.entries.get(name), _Inode):
+                raise DiskFailed(path, "make folder", "is a file")
             if name not in folder.entries:
                 folder.change(("add", name, _Folder()))
                 self.on_operation("make folder", path)
@@ -215,13 +217,16 @@ class MemoryFile:
         self.path = path
         self.node = node
         self._files = files
+        self._closed = False
 
     def size(self) -> int:
         """Bytes that it has now."""
+        self._check_open("measure")
         return len(self.node.content)
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers one after the other; past the capacity, only what fits."""
+        self._check_open("write")
         data = b"".join(buffers)
         room = self._files.free_bytes("/") + max(0, len(self.node.content) - position)
         try:
@@ -236,6 +241,7 @@ class MemoryFile:
 
     def read(self, position: int, length: int) -> bytes:
         """Copy bytes out; fewer than `length` only at the end of the file."""
+        self._check_open("read")
         self._files._fail_if_told("read", self.path)
         data = bytes(self.node.content[position : position + length])
         self._files.bytes_read += len(data)
@@ -247,6 +253,7 @@ class MemoryFile:
 
     def truncate(self, length: int) -> None:
         """Cut the file; durable only after `sync`."""
+        self._check_open("truncate")
         self._files._fail_if_told("truncate", self.path)
         self.node.change(_Truncate(length))
         self._files.on_operation("truncate", self.path)
@@ -257,12 +264,18 @@ class MemoryFile:
 
     def sync_through(self, change: int) -> None:
         """Make the changes up to this one durable, as a sync that began then would at the least."""
+        self._check_open("sync")
         self._files._fail_if_told("sync", self.path)
         self.node.sync_through(change)
         self._files.on_operation("sync", self.path)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Let go of it; what is done with it from now on is an error, as it is with a real one."""
+        self._closed = True
+
+    def _check_open(self, operation: str) -> None:
+        if self._closed:
+            raise DiskFailed(self.path, operation, "the file is closed")
 
 
 class _MemoryLock:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from clymq.config import Config
 from clymq.errors import CorruptBatch, CorruptBlock
 from clymq.record.batch import Batch
-from clymq.record.layout import HEADER_BYTES, Header, whole_batches
+from clymq.record.layout import FORMAT_BYTES_MAX, HEADER_BYTES, Header, whole_batches
 from clymq.storage.end import End
 from clymq.storage.files import File
 from clymq.storage.index import Entry, SparseIndex
+
+T = TypeVar("T")
 
 _PLACES_MAX: Final = 64
 
@@ -74,7 +76,7 @@ class Reader:
         place = End(self.start_offset)
         if index == 0:
             return place
-        entry = self._lookup(lambda sparse: sparse.by_index(index), end)
+        entry = self.lookup(lambda sparse: sparse.by_index(index), end)
         if entry is not None:
             place.position, place.index, place.offset = entry.position, entry.index - 1, entry.base_offset
             place.timestamp_max = entry.timestamp_max
@@ -107,21 +109,23 @@ class Reader:
         self._places.clear()
 
     def _bytes(self, start: int, end: int) -> memoryview:
-        if end <= self.committed_position:
-            return self._file().view(start, end)
-        return memoryview(self._file().read(start, end - start))
+        file = self._file()
+        data = file.view(start, end) if end <= self.committed_position else memoryview(file.read(start, end - start))
+        if len(data) < end - start:
+            raise CorruptBlock(file.path, start + len(data), "the file ends in the middle of the log")
+        return data
 
     def _header(self, data: memoryview, at: int) -> Header:
-        return Header(data, at, batch_bytes_max=self._config.batch_bytes_max)
+        return Header(data, at, batch_bytes_max=FORMAT_BYTES_MAX)
 
     def _corrupt(self, position: int, error: CorruptBatch) -> CorruptBlock:
         return CorruptBlock(self._file().path, position, f"{error.field}: {error.problem}")
 
     def _start(self, find: Callable[[SparseIndex], Entry | None], end: int) -> int:
-        entry = self._lookup(find, end)
+        entry = self.lookup(find, end)
         return entry.position if entry is not None else 0
 
-    def _lookup(self, find: Callable[[SparseIndex], Entry | None], end: int) -> Entry | None:
+    def lookup(self, find: Callable[[SparseIndex], T], end: int) -> T:
         """Ask the index; if it turns out to be damaged, make it anew and ask again."""
         try:
             return find(self._index)
@@ -134,12 +138,12 @@ class Reader:
             return find(self._index)
 
     def _first_in_batch(self, position: int, header: Header, timestamp: int) -> int:
-        data = self._bytes(position, position + header.length)
+        batch = Batch(self._bytes(position, position + header.length), batch_bytes_max=FORMAT_BYTES_MAX)
         try:
-            batch = Batch(data, batch_bytes_max=self._config.batch_bytes_max)
             return next(record.offset for record in batch if record.timestamp >= timestamp)
-        except CorruptBatch as error:
-            raise self._corrupt(position, error) from None
+        except CorruptBatch:
+            # Whoever reads it will be told; a producer's bad batch is no damage of ours.
+            return header.base_offset
 
     def _note_place(self, last: Header, position: int) -> None:
         self._places[last.end_offset] = position

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from clymq.storage.files import Buffer, Files
+from clymq.errors import DiskFailed
+from clymq.storage.files import Buffer, File, Files
+
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 def replace(files: Files, path: str, buffers: Sequence[Buffer]) -> None:
@@ -33,15 +37,44 @@ def read_whole(files: Files, path: str) -> bytes | None:
         file.close()
 
 
+def size_of(files: Files, path: str) -> int:
+    """Return the bytes of a file that is not open."""
+    file = files.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
 def make_folders(files: Files, path: str) -> None:
-    """Make a folder and those above it that are missing, each durable in its parent BEFORE this returns."""
+    """Make a folder and those above it that are missing; its whole path is durable BEFORE this returns.
+
+    Those that were there are synced as well: whoever made them may have died before that.
+    """
     above = parent(path)
-    if above != path and not files.exists(above):
+    if above != path:
         make_folders(files, above)
-    if not files.exists(path):
-        files.make_folder(path)
-    # Also when it was there: whoever made it may have died before this.
-    files.sync_folder(above)
+        if files.exists(path):
+            try:
+                files.sync_folder(above)
+            except DiskFailed:
+                if files.names(above):
+                    raise
+                # Not ours to open, so not ours to have made.
+        else:
+            files.make_folder(path)
+            files.sync_folder(above)
+
+
+def copy(files: Files, source: File, start: int, length: int, path: str) -> None:
+    """Copy part of a file to a new one, synced; its name is durable only with its folder."""
+    new = files.open(path, create=True)
+    try:
+        for at in range(0, length, _CHUNK_BYTES):
+            new.write(at, [source.read(start + at, min(_CHUNK_BYTES, length - at))])
+        new.sync()
+    finally:
+        new.close()
 
 
 def remove_folder(files: Files, path: str) -> None:

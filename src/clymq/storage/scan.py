@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from clymq.errors import CorruptBatch
 from clymq.record.batch import Batch
-from clymq.record.layout import ALIGNMENT, HEADER_BYTES, MAGIC, Header
+from clymq.record.layout import ALIGNMENT, FORMAT_BYTES_MAX, HEADER_BYTES, MAGIC, Header
 from clymq.storage.files import File
 
 _WINDOW_BYTES: Final = 1024 * 1024
@@ -37,10 +37,10 @@ class Damage(NamedTuple):
     given_up: bool = False
 
 
-def scan(file: File, start: int, end: int, *, batch_bytes_max: int) -> Iterator[Found | Damage]:
+def scan(file: File, start: int, end: int) -> Iterator[Found | Damage]:
     """Read [start, end); together the results cover it without gap or overlap."""
-    window = _Window(file, end, batch_bytes_max)
-    effort = _EFFORT * (end - start) + batch_bytes_max
+    window = _Window(file, end)
+    effort = _EFFORT * (end - start) + _WINDOW_BYTES
     position = start
     while position < end:
         try:
@@ -59,23 +59,23 @@ def scan(file: File, start: int, end: int, *, batch_bytes_max: int) -> Iterator[
 class _Window:
     """A stretch of the file in memory that moves along with the reader."""
 
-    def __init__(self, file: File, end: int, batch_bytes_max: int) -> None:
+    def __init__(self, file: File, end: int) -> None:
         self._file = file
         self._end = end
-        self._batch_bytes_max = batch_bytes_max
         self._start = 0
         self._data = memoryview(b"")
 
     def batch(self, position: int) -> Batch:
         """Return the batch at a position with both checksums checked, or raise `CorruptBatch`."""
         header = self.header(position)
-        view = self.bytes(position, header.length)
-        batch = Batch(view, batch_bytes_max=self._batch_bytes_max)
+        if position + header.length > self._end:
+            raise CorruptBatch("body_length", f"truncated: {self._end - position} of {header.length} bytes")
+        batch = Batch(self.bytes(position, header.length), batch_bytes_max=FORMAT_BYTES_MAX)
         batch.check_crc()
         return batch
 
     def header(self, position: int) -> Header:
-        return Header(self.bytes(position, HEADER_BYTES), batch_bytes_max=self._batch_bytes_max)
+        return Header(self.bytes(position, HEADER_BYTES), batch_bytes_max=FORMAT_BYTES_MAX)
 
     def bytes(self, position: int, length: int) -> memoryview:
         """Return up to `length` bytes from a position; fewer only at the end."""
@@ -96,7 +96,8 @@ class _Search:
 
     def next_whole(self, position: int, end: int) -> int:
         """Return where the next whole batch begins, or `end`."""
-        for candidate in self._candidates(position, end):
+        for candidate in self._candidates(self._beyond(position), end):
+            self.effort -= HEADER_BYTES
             try:
                 self.effort -= self._window.header(candidate).length
                 self._window.batch(candidate)
@@ -107,9 +108,15 @@ class _Search:
                 return candidate
         return end
 
-    def _candidates(self, position: int, end: int) -> Iterator[int]:
-        """Yield every aligned position behind `position` that has the magic bytes."""
-        start = position + ALIGNMENT
+    def _beyond(self, position: int) -> int:
+        """Return where to begin: behind the body, if the header is whole and says where that ends."""
+        try:
+            return position + self._window.header(position).length
+        except CorruptBatch:
+            return position + ALIGNMENT
+
+    def _candidates(self, start: int, end: int) -> Iterator[int]:
+        """Yield every aligned position from `start` on that has the magic bytes."""
         while start < end:
             chunk = bytes(self._window.bytes(start, min(_WINDOW_BYTES, end - start)))
             at = chunk.find(MAGIC)
@@ -117,4 +124,4 @@ class _Search:
                 if at % ALIGNMENT == 0:
                     yield start + at
                 at = chunk.find(MAGIC, at + 1)
-            start += len(chunk) - len(chunk) % ALIGNMENT or ALIGNMENT
+            start += max(ALIGNMENT, len(chunk) - len(chunk) % ALIGNMENT)

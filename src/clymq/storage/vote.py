@@ -1,8 +1,10 @@
-"""Raft's promise to itself: the current term, who got this replica's vote in it, and the fence epoch.
+"""Raft's promise to itself: the current term, who got this replica's vote in it, the term that a seal was confirmed in;
+and the fence epoch of fetch mode.
 
 Two slots of one disk sector each, written in turn: while one is written the other still holds the promise before. A
-sector is written whole or not at all, so a slot that fails its checksum is rot, not a torn write. Then the other slot
-may be older than what was promised, and `damaged` says so: a replica in doubt about its own vote must not vote.
+sector is written whole or not at all, so a slot that fails its checksum is rot, not a torn write; and two slots whose
+sequences do not follow each other have lost one. Then what is left may be older than what was promised, and `damaged`
+says so: a replica in doubt about its own vote must not vote.
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from clymq.errors import CorruptBlock, InvalidRequest
-from clymq.storage.files import Files
+from clymq.storage.files import File, Files
+from clymq.storage.replace import replace
 
 MAGIC: Final = b"CLYV"
 VERSION: Final = 1
 SLOT_BYTES: Final = 512
-_SLOT: Final = struct.Struct("<4sIQQQI472s")
+_SLOT: Final = struct.Struct("<4sIQQQQI464s")
 _CRC: Final = struct.Struct("<I")
-NAME_BYTES_MAX: Final = 472
+NAME_BYTES_MAX: Final = 464
 assert _SLOT.size + _CRC.size == SLOT_BYTES
 
 
@@ -30,31 +33,47 @@ class Vote(NamedTuple):
     term: int = 0
     voted_for: str = ""
     fence_epoch: int = 0
+    seal_term: int = 0
 
 
 class VoteFile:
-    """The file `vote` of one block."""
+    """The file `vote` of one block. Opened by `open`."""
 
-    def __init__(self, files: Files, path: str, *, create: bool = False) -> None:
-        """Read it; without a whole slot in an existing file raise `CorruptBlock`: the replica is lost."""
-        new = not files.exists(path)
-        if new and not create:
-            raise CorruptBlock(path, 0, "the vote file is missing")
-        self._file = files.open(path, create=create)
-        self._sequence, self.vote, self.damaged = 0, Vote(), False
-        if new:
-            self.save(Vote())  # so that an empty file later means damage
-        else:
-            self._read()
+    def __init__(self, file: File, sequence: int, vote: Vote, *, damaged: bool) -> None:
+        self.vote = vote
+        self.damaged = damaged
+        self._file = file
+        self._sequence = sequence
+
+    @classmethod
+    def open(cls, files: Files, path: str, *, create: bool = False) -> VoteFile:
+        """Read the file; missing, or without a whole slot, it is `CorruptBlock`: the replica is lost.
+
+        `create` makes one that is missing, with no vote in it; only for a replica that never promised anything.
+        """
+        if not files.exists(path):
+            if not create:
+                raise CorruptBlock(path, 0, "the vote file is missing")
+            # As a whole and with its name durable: a file that could vanish would be an invitation to vote again.
+            replace(files, path, [bytes(SLOT_BYTES), _slot(1, Vote())])
+        file = files.open(path)
+        data = file.read(0, file.size())
+        slots = [_read_slot(data[:SLOT_BYTES]), _read_slot(data[SLOT_BYTES:])]
+        whole = [slot for slot in slots if slot is not None]
+        if not whole:
+            file.close()
+            raise CorruptBlock(path, 0, "no slot of the vote file is whole")
+        sequence, vote = max(whole)
+        follow_on = len(whole) == 2 and sequence - min(whole)[0] == 1
+        first_of_all = sequence == 1 and data == bytes(SLOT_BYTES) + data[SLOT_BYTES:] and len(data) == 2 * SLOT_BYTES
+        return cls(file, sequence, vote, damaged=not follow_on and not first_of_all)
 
     def save(self, vote: Vote) -> None:
         """Write to the slot that is not in use and sync; when this returns the promise is durable."""
-        name = vote.voted_for.encode()
-        if len(name) > NAME_BYTES_MAX:
-            raise InvalidRequest(f"a vote for a name of {len(name)} bytes; {NAME_BYTES_MAX} are allowed")
+        if len(vote.voted_for.encode()) > NAME_BYTES_MAX:
+            raise InvalidRequest(f"a vote for a name of {len(vote.voted_for)} characters does not fit")
         sequence = self._sequence + 1
-        slot = _SLOT.pack(MAGIC, VERSION, sequence, vote.term, vote.fence_epoch, len(name), name)
-        self._file.write(sequence % 2 * SLOT_BYTES, [slot, _CRC.pack(crc32c(slot))])
+        self._file.write(sequence % 2 * SLOT_BYTES, [_slot(sequence, vote)])
         self._file.sync()
         self._sequence, self.vote = sequence, vote
 
@@ -62,20 +81,17 @@ class VoteFile:
         """Let go of the file."""
         self._file.close()
 
-    def _read(self) -> None:
-        data = self._file.read(0, 2 * SLOT_BYTES)
-        slots = [data[:SLOT_BYTES], data[SLOT_BYTES:]]
-        whole = [read for read in map(_read_slot, slots) if read is not None]
-        if not whole:
-            raise CorruptBlock(self._file.path, 0, "no slot of the vote file is whole")
-        self._sequence, self.vote = max(whole)
-        self.damaged = any(any(slot) and _read_slot(slot) is None for slot in slots)
+
+def _slot(sequence: int, vote: Vote) -> bytes:
+    name = vote.voted_for.encode()
+    slot = _SLOT.pack(MAGIC, VERSION, sequence, vote.term, vote.fence_epoch, vote.seal_term, len(name), name)
+    return slot + _CRC.pack(crc32c(slot))
 
 
 def _read_slot(slot: bytes) -> tuple[int, Vote] | None:
     if len(slot) != SLOT_BYTES or crc32c(slot[: _SLOT.size]) != _CRC.unpack_from(slot, _SLOT.size)[0]:
         return None
-    magic, version, sequence, term, fence_epoch, name_length, name = _SLOT.unpack_from(slot)
+    magic, version, sequence, term, fence_epoch, seal_term, name_length, name = _SLOT.unpack_from(slot)
     if magic != MAGIC or version != VERSION:
         return None
-    return sequence, Vote(term, name[:name_length].decode(), fence_epoch)
+    return sequence, Vote(term, name[:name_length].decode(), fence_epoch, seal_term)

@@ -114,6 +114,21 @@ def test_a_control_batch_carries_its_payload_and_no_message() -> None:
     assert (batch.kind, batch.count, batch.is_seal) == (Kind.CONTROL, 0, True)
     assert bytes(batch.payload()) == b"\x81\xa1a\x01"
     assert not Batch.parse(control_batch(b"")).is_seal
+    assert list(batch) == []
+    with pytest.raises(MessageTooLarge):
+        control_batch(bytes(17 << 20))
+
+
+def test_a_stamp_needs_memory_that_may_be_written_and_else_changes_nothing() -> None:
+    batch = Batch.parse(BatchBuilder().add(b"x").build(producer="p", cmdindex=1))
+    with pytest.raises(TypeError):
+        batch.stamp(base_offset=5, term=1, index=1, append_time=1, commit_index=0)
+    assert (batch.base_offset, batch.index) == (0, 0)
+
+
+def test_the_size_of_a_message_is_counted_in_bytes_whatever_it_is_a_view_of() -> None:
+    with pytest.raises(MessageTooLarge):
+        BatchBuilder(message_bytes_max=100).add(memoryview(bytes(160)).cast("Q"))
 
 
 @pytest.mark.parametrize(
@@ -130,6 +145,14 @@ def test_a_control_batch_carries_its_payload_and_no_message() -> None:
         (lambda b: b.add(b"v", headers={"\ud800": b"x"}), "header"),
         (lambda b: b.add_values([b"a", None]), "value"),
         (lambda b: b.add_values([7]), "value"),
+        (lambda b: b.add(b"v", timestamp=True), "timestamp"),
+        (lambda b: b.add_columns(value=[b"a"], timestamp=[1.5]), "timestamp"),
+        (lambda b: b.add_columns(value=[b"a"], headers=pa.array([[None]], HEADERS)), "header"),
+        (lambda b: b.add_arrow(pa.Table.from_arrays([pa.array([b"a"])] * 2, names=["value", "value"])), "once"),
+        (lambda b: b.add_arrow(pa.table({"value": pa.chunked_array([[b"a"], [None]], pa.binary())})), "null"),
+        (lambda b: b.add_values(["text"]), "value"),
+        (lambda b: b.add_values(b"bytes"), "value"),
+        (lambda b: b.add_columns(value=[b"a"], key=["text"]), "key"),
         (lambda b: b.add_columns(value=[b"a"], key=[b"k", b"k"]), "key 2"),
         (lambda b: b.add_columns(value=[b"a"], timestamp=["x"]), "timestamp"),
         (lambda b: b.add_arrow(pa.table({"key": [b"k"]})), "value is required"),
@@ -148,7 +171,10 @@ def test_a_wrong_argument_is_refused_by_name_and_nothing_gathered_is_lost(call, 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ({"producer": "p", "cmdindex": -1}, "cmdindex"),
+        ({"producer": "p", "cmdindex": 0}, "cmdindex"),
+        ({"producer": "", "cmdindex": 1}, "producer"),
+        ({"producer": "\ud800", "cmdindex": 1}, "producer"),
+        ({"producer": "p", "cmdindex": 1, "now": 2**63}, "now"),
         ({"producer": "p", "cmdindex": 2**64}, "cmdindex"),
         ({"producer": "p", "cmdindex": 1, "epoch": 2**32}, "epoch"),
         ({"producer": b"short", "cmdindex": 1}, "producer"),
@@ -200,3 +226,5 @@ def test_a_batch_above_the_limit_is_refused_and_the_messages_stay(codec: str) ->
     with pytest.raises(MessageTooLarge, match="100 messages"):
         builder.build(producer="p", cmdindex=1)
     assert len(builder) == 100
+    builder.clear()
+    assert len(builder) == 0

@@ -57,6 +57,7 @@ def wrong_field(data: bytes) -> str:
         (with_field(12, "<I", 2**32 - 1), "body_length"),
         (with_field(16, "<I", 2**32 - 1), "unpacked_length"),
         (with_field(16, "<I", 1), "unpacked_length"),
+        (with_field(40, "<Q", 0), "cmdindex"),
         (with_field(48, "<q", 3), "first_timestamp"),
         (with_field(48, "<q", 0), "first_timestamp"),
         (with_field(56, "<q", 9), "last_timestamp"),
@@ -183,6 +184,15 @@ def test_a_decompression_bomb_is_never_unpacked_beyond_the_promised_length(codec
     before = pa.default_memory_pool().max_memory()
     assert wrong_field(data) in {"body", "unpacked_length"}
     assert pa.default_memory_pool().max_memory() - before < 4 * 2**20
+
+
+def test_an_lz4_frame_that_asks_for_large_blocks_is_refused() -> None:
+    good = BatchBuilder("lz4").add_values([b"x" * 100] * 50).build(producer="p", cmdindex=1)
+    assert good[112 + 5] == 0x40
+    data = bytearray(good)
+    data[112 + 5] = 0x70
+    with pytest.raises(CorruptBatch, match="64 KiB"):
+        Batch.parse(mended(data)).to_arrow()
 
 
 def test_a_reader_may_set_a_lower_limit_for_both_lengths() -> None:

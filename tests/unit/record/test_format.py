@@ -25,7 +25,7 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def test_the_rows_of_every_table_of_fields_adjoin() -> None:
-    for name, size in (("batch header", 112), ("index entry", 40), ("vote slot", 512), ("checkpoint", 96)):
+    for name, size in (("batch header", 112), ("index entry", 40), ("vote slot", 512), ("checkpoint", 112)):
         at = 0
         for row in table(name):
             assert int(row["at"]) == at, (name, row)
@@ -155,23 +155,24 @@ def test_an_index_entry_is_as_the_table_says() -> None:
 
 def test_a_vote_slot_is_as_the_table_says() -> None:
     files = MemoryFiles()
-    vote.VoteFile(files, "/vote", create=True).save(vote.Vote(5, "Broker1", 6))
+    vote.VoteFile.open(files, "/vote", create=True).save(vote.Vote(5, "Broker1", 6, 4))
     data = files.contents("/vote")[:512]
     read = {r["field"]: struct.unpack_from("<" + r["type"], data, int(r["at"]))[0] for r in table("vote slot")}
     assert (read["magic"], read["version"], read["sequence"]) == (b"CLYV", 1, 2)
-    assert (read["term"], read["fence_epoch"], read["name_length"]) == (5, 6, 7)
+    assert (read["term"], read["fence_epoch"], read["seal_term"], read["name_length"]) == (5, 6, 4, 7)
     assert read["voted_for"].rstrip(b"\0") == b"Broker1"
     assert read["crc"] == crc32c(data[:508])
 
 
 def test_a_checkpoint_is_as_the_table_says() -> None:
     files = MemoryFiles()
-    checkpoint.write_checkpoint(files, "/c", checkpoint.Checkpoint(1, 2, 3, 4, 5, -6, 7, 8, 9, True, b"state"))
+    checkpoint.write_checkpoint(files, "/c", checkpoint.Checkpoint(1, 2, 3, 4, 5, -6, 7, 8, 9, 10, 11, True, b"state"))
     data = files.contents("/c")
     rows = [r for r in table("checkpoint") if r["field"]]
     read = {r["field"]: struct.unpack_from("<" + r["type"], data, int(r["at"]))[0] for r in rows}
     names = "index term position start_offset end_offset timestamp_max append_time index_entries commit_index"
     assert [read[name] for name in names.split()] == [1, 2, 3, 4, 5, -6, 7, 8, 9]
+    assert (read["missing_through"], read["trusted_position"]) == (10, 11)
     assert (read["magic"], read["version"], read["state_length"], read["sealed"]) == (b"CLYC", 1, 5, 1)
-    assert read["crc"] == crc32c(data[:92] + b"state")
-    assert data[96:] == b"state"
+    assert read["crc"] == crc32c(data[:108] + b"state")
+    assert data[112:] == b"state"

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
 from crc32c import crc32c
 
 from clymq.config import Config
-from clymq.errors import BlockSealed, CorruptBatch, CorruptBlock, DiskFailed, DiskFull, OffsetOutOfRange
+from clymq.errors import (
+    BlockSealed,
+    ClosedError,
+    CorruptBatch,
+    CorruptBlock,
+    DiskFailed,
+    DiskFull,
+    InvalidRequest,
+    OffsetOutOfRange,
+)
 from clymq.record import Batch
 from clymq.storage.block import Block
 from clymq.storage.handles import Handles
@@ -151,7 +161,40 @@ def test_a_write_that_cannot_be_cut_back_ends_the_block(files: MemoryFiles, bloc
         block.append([following(block, [b"x" * 500])])
     with pytest.raises(DiskFailed):
         block.append([following(block, [b"y"])])
-    assert reopened(files).loss is not None
+    again = reopened(files)
+    assert (again.loss, again.last_index) == (None, 3), "what was refused was promised to nobody"
+
+
+def test_what_a_refused_write_left_behind_does_not_come_back(files: MemoryFiles, block: Block) -> None:
+    fill(block, 3)
+    first = following(block, [b"a" * 600])
+    second = stamped(built([b"b" * 600]), index=5, offset=first.end_offset)
+    files.fail("write", path=LOG, full=True)
+    with pytest.raises(DiskFull):
+        block.append([first, second])
+    for seed in range(60):
+        assert reopened(files.crash(random.Random(seed))).last_index == 3
+
+
+def test_an_index_that_cannot_be_written_stops_nothing(files: MemoryFiles, block: Block) -> None:
+    files.fail("write", path="*/index", full=True, times=1000)
+    values = fill(block, 1500)
+    assert values_of(block) == values
+    assert block.locate(4000) == block.position_of(1334)
+
+
+def test_a_flipped_bit_in_the_index_stops_neither_checkpoints_nor_truncates(files: MemoryFiles, block: Block) -> None:
+    fill(block, 60)
+    block.write_checkpoint(60, b"")
+    for entry in range(30):
+        files.flip("/data/Block_1/index", 40 * entry + 17, 2)
+    block.append([following(block, [b"x"])])
+    block.append([following(block, [b"y"])])
+    block.truncate(62)
+    block.sync()
+    block.commit_all()
+    block.write_checkpoint(61, b"")
+    assert reopened(files).last_index == 61
 
 
 def test_a_failed_sync_is_never_repeated_and_is_remembered(files: MemoryFiles, block: Block) -> None:
@@ -168,8 +211,73 @@ def test_a_failed_sync_is_never_repeated_and_is_remembered(files: MemoryFiles, b
     for _ in range(2):
         again = reopened(files)
         assert again.loss is not None
+        assert (again.last_index, again.committed_position) == (3, block.committed_position)
         with pytest.raises(CorruptBlock):
             again.append([following(again, [b"y"])])
+    again.acknowledge_loss()
+    again.append([following(again, [b"mended"])])
+    again.sync()
+    assert reopened(files).loss is None
+
+
+def test_no_sync_counts_after_one_that_failed(files: MemoryFiles, block: Block) -> None:
+    block.append([following(block, [b"x"])])
+    outcomes: list[object] = []
+    block.sync_soon(outcomes.append)
+    block.sync_soon(outcomes.append)
+    files.fail("sync", path=LOG)
+    files.run_syncs()
+    assert [type(outcome) for outcome in outcomes] == [DiskFailed, DiskFailed]
+    assert block.synced_index == 0
+
+
+def test_a_failed_sync_of_recovery_is_remembered_too(files: MemoryFiles, block: Block) -> None:
+    fill(block, 3)
+    block.write_checkpoint(2, b"")
+    files.fail("sync", path=LOG)
+    with pytest.raises(DiskFailed):
+        reopened(files)
+    again = reopened(files)
+    assert again.loss is not None
+    assert again.last_index == 2
+
+
+def test_closing_waits_for_a_sync_that_is_under_way(files: MemoryFiles, block: Block) -> None:
+    fill(block, 3)
+    outcomes: list[object] = []
+    block.sync_soon(outcomes.append)
+    block.rest()
+    files.run_syncs()
+    assert (outcomes, block.failure) == ([None], None)
+    assert reopened(files).loss is None
+    with pytest.raises(ClosedError):
+        block.append([following(block, [b"x"])])
+
+
+def test_making_a_block_where_one_is_changes_nothing(files: MemoryFiles, block: Block) -> None:
+    fill(block, 3)
+    with pytest.raises(InvalidRequest, match="already"):
+        new_block(files, start_offset=7)
+    assert reopened(files).end_offset == 9
+
+
+def test_a_batch_that_was_changed_on_the_way_is_not_stored(block: Block) -> None:
+    batch = following(block, [b"x" * 100])
+    batch.buffer[300] ^= 1
+    with pytest.raises(CorruptBatch, match="body_crc"):
+        block.append([batch])
+    assert block.end_position == 0
+
+
+def test_a_lower_limit_for_batches_does_not_turn_stored_ones_into_damage(files: MemoryFiles, block: Block) -> None:
+    values = [b"x" * 100_000, b"y"]
+    for value in values:
+        block.append([following(block, [value])])
+    block.sync()
+    lower = Config(batch_bytes_max=65536, message_bytes_max=1024, index_interval_bytes=1024)
+    again = reopened(files, config=lower)
+    again.commit_all()
+    assert values_of(again) == values
 
 
 def test_the_reserve_of_the_disk_is_kept_for_the_seal(files: MemoryFiles) -> None:
@@ -216,18 +324,47 @@ def test_lookup_by_time_finds_the_first_message_that_is_not_earlier(files: Memor
     for time in times:
         block.append([following(block, [b"a", b"b"], timestamp=time)])
         block.append([control(block)])
+    assert block.locate_time(0) is None, "nothing is committed"
+    block.commit_all()
     for wanted in range(0, 520, 10):
         expected = next((2 * n for n, time in enumerate(times) if time >= wanted), None)
         assert block.locate_time(wanted) == expected
     block.sync()
-    block.commit_all()
     block.write_checkpoint(block.last_index, b"")
     assert reopened(files).locate_time(301) == 10
+
+
+def test_a_producer_s_bad_batch_does_not_look_like_a_bad_disk(block: Block) -> None:
+    data = bytearray(built([b"x" * 100] * 9, codec="zstd", timestamp=50))
+    data[130:140] = bytes(10)
+    struct.pack_into("<I", data, 104, crc32c(bytes(data[112:]), crc32c(bytes(data[:64]))))
+    struct.pack_into("<I", data, 108, crc32c(bytes(data[:108])))
+    block.append([stamped(bytes(data), index=1, offset=0)])
+    block.commit_all()
+    assert block.locate_time(50) == 0
+    with pytest.raises(CorruptBatch) as caught:
+        Batch.parse(block.read(0, 100)).values()
+    assert (caught.value.start, caught.value.end) == (0, 9)
+
+
+def test_a_file_that_has_become_shorter_is_damage_not_the_end_of_the_log(files: MemoryFiles, block: Block) -> None:
+    fill(block, 10)
+    files.open(LOG).truncate(block.position_of(6) + 150)
+    with pytest.raises(CorruptBlock, match="ends in the middle"):
+        values_of(block)
+
+
+def test_entries_that_are_not_there_are_the_caller_s_mistake(block: Block) -> None:
+    fill(block, 3)
+    for wrong in (lambda: block.end_at(99), lambda: block.end_at(-1), lambda: block.truncate(0)):
+        with pytest.raises(InvalidRequest, match="there is no entry"):
+            wrong()
 
 
 def test_lookup_by_time_reads_little_of_a_large_block(files: MemoryFiles, block: Block) -> None:
     for n in range(2000):
         block.append([following(block, [b"x" * 50, b"y"], timestamp=1000 + n)])
+    block.commit_all()
     files.bytes_read = 0
     assert block.locate_time(2500) == 3000
     assert files.bytes_read < 8192
@@ -443,6 +580,38 @@ def test_damage_at_or_below_a_commit_index_named_behind_it_is_loss(files: Memory
     assert again.commit_index == 6
 
 
+def test_a_message_cannot_pass_for_a_witness_of_what_was_committed(files: MemoryFiles, block: Block) -> None:
+    fill(block, 5)
+    position = block.end_position
+    evil = b"".join(
+        bytes(stamped(built([b"e"]), index=index, offset=0, commit_index=commit).buffer)
+        for index, commit in ((7, 2**62), (2**60, 2**60 - 1), (7, 6), (3, 2))
+    )
+    block.append([following(block, [evil])])
+    for bit in (position + 20, position + 300):  # in the header, and in the body
+        files.flip(LOG, bit, 0)
+        again = reopened(_copy_of(files))
+        assert again.commit_index <= 5
+        assert again.checkpoint.missing_through < 20
+        files.flip(LOG, bit, 0)
+
+
+def _copy_of(files: MemoryFiles) -> MemoryFiles:
+    class Everything:
+        def random(self) -> float:
+            return 0.3
+
+        def randint(self, a: int, b: int) -> int:
+            return b
+
+    return files.crash(Everything())
+
+
+def test_a_batch_names_only_what_is_before_it_as_committed(block: Block) -> None:
+    with pytest.raises(CorruptBatch, match="commit_index"):
+        block.append([following(block, [b"x"], commit_index=1)])
+
+
 def test_damage_just_above_every_named_commit_index_is_torn(files: MemoryFiles, block: Block) -> None:
     fill(block, 5)
     position = block.end_position
@@ -460,6 +629,7 @@ def test_a_log_shorter_than_what_was_committed_is_loss(files: MemoryFiles, block
     again = reopened(files)
     assert again.loss is not None
     assert (again.last_index, again.commit_index) == (7, 10)
+    assert again.committed_position == again.end_position
 
 
 def test_a_loss_is_remembered_through_restarts_until_the_log_is_mended(files: MemoryFiles, block: Block) -> None:
@@ -581,6 +751,7 @@ def test_the_search_behind_damage_ends_even_when_every_message_looks_like_a_batc
     hostile = bytearray(112)
     # Headers that are right in themselves and promise the largest body there may be.
     struct.pack_into("<4sBBBBIII", hostile, 0, b"CLYB", 1, 0, 0, 0, 1, 16 << 20, 16 << 20)
+    struct.pack_into("<Q", hostile, 40, 1)
     struct.pack_into("<I", hostile, 108, crc32c(bytes(hostile[:108])))
     position = block.end_position
     files.open(LOG).write(position, [b"damaged!", bytes(hostile) * 20_000])

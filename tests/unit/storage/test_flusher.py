@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clymq.clock import ManualClock, SystemClock
+from clymq.config import Config
 from clymq.errors import DiskFailed, StorageError
 from clymq.storage.block import Block
 from clymq.storage.files import RealFiles
@@ -21,7 +22,7 @@ class World:
         self.clock = ManualClock()
         self.files = MemoryFiles(clock=self.clock)
         self.files.sync_delay_ms = 10
-        self.flusher = Flusher(self.clock, interval_ms=1000)
+        self.flusher = Flusher(self.clock, Config(fsync_interval_ms=1000))
         self.told: list[tuple[int, StorageError | None]] = []
 
     def block(self, number: int = 1) -> Block:
@@ -113,6 +114,18 @@ def test_a_failed_sync_is_told_once_and_never_tried_again(world: World) -> None:
     assert block.synced_index == 0
 
 
+def test_whoever_waits_hears_of_a_failure_that_was_not_a_sync_s(world: World) -> None:
+    block = world.block()
+    world.write(block, "commit")
+    world.write(block, "commit")
+    world.files.fail("write", path="*/batches")
+    world.files.fail("truncate", path="*/batches")
+    with pytest.raises(DiskFailed):
+        world.write(block, "commit")
+    world.clock.advance(100)
+    assert [type(error) for _, error in world.told][-1] is DiskFailed
+
+
 def test_a_block_may_be_closed_only_when_its_sync_is_over(world: World) -> None:
     block = world.block()
     world.write(block, "commit")
@@ -135,7 +148,7 @@ def test_a_block_at_rest_is_let_go_at_once(world: World) -> None:
 
 def test_on_real_files_a_thousand_commits_of_four_blocks_reach_the_disk(tmp_path: Path) -> None:
     async def run() -> None:
-        files, flusher = RealFiles(), Flusher(SystemClock(), interval_ms=50)
+        files, flusher = RealFiles(), Flusher(SystemClock(), Config(fsync="commit"))
         blocks = [new_block(files, f"{tmp_path}/Block_{n}") for n in range(1, 5)]
         synced = asyncio.Event()
         for block in blocks:
@@ -143,7 +156,7 @@ def test_on_real_files_a_thousand_commits_of_four_blocks_reach_the_disk(tmp_path
         for _ in range(250):
             for block in blocks:
                 block.append([following(block, [b"x" * 100])])
-                flusher.written(block, "commit")
+                flusher.written(block)
             await asyncio.sleep(0)
         while any(block.synced_index < 250 for block in blocks):
             await asyncio.wait_for(synced.wait(), 20)

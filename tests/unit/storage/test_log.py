@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from clymq.config import DAY_MS, Config
-from clymq.errors import CorruptBlock, InvalidRequest, OffsetOutOfRange
+from clymq.errors import CorruptBlock, DiskFailed, InvalidRequest, OffsetOutOfRange
 from clymq.storage.log import PartitionLog
 from clymq.storage.memory import MemoryFiles
 from factory import EPOCH, SMALL, control, fill, following, new_log, reopened_log
@@ -191,8 +191,75 @@ def test_a_log_with_missing_blocks_says_so_to_readers_of_them(files: MemoryFiles
     assert all_values(again, 30) == values[30:]
 
 
+def test_a_bad_checkpoint_of_an_empty_block_keeps_nobody_from_the_others(files: MemoryFiles, log: PartitionLog) -> None:
+    values = rolled(log, 2)
+    log.roll(control(log.active, seal=True))
+    files.flip("/data/p/Block_3/checkpoint", 40, 0)
+    again = reopened_log(files)
+    assert (again.end_offset, again.active_number) == (30, 3)
+    assert all_values(again) == values
+
+
+def test_a_block_that_cannot_be_opened_is_a_loss_and_no_more(files: MemoryFiles, log: PartitionLog) -> None:
+    values = rolled(log, 3)
+    files.remove("/data/p/Block_1/checkpoint")
+    files.flip("/data/p/Block_1/batches", 0, 0)
+    again = reopened_log(files)
+    again.active.commit_all()
+    assert [loss.path for loss in again.losses] == ["/data/p/Block_1/batches"]
+    assert all_values(again) == values[15:]
+
+
+def test_damage_met_by_a_reader_is_placed_verified_and_remembered(files: MemoryFiles, log: PartitionLog) -> None:
+    rolled(log, 3)
+    position = log.blocks[2].position_of(3)
+    files.flip("/data/p/Block_2/batches", position + 200, 1)
+    with pytest.raises(CorruptBlock, match="body_crc") as caught:
+        all_values(log)
+    assert (caught.value.path, caught.value.position) == ("/data/p/Block_2/batches", position)
+    assert log.losses == []
+    loss = log.verify(2)
+    assert loss is not None
+    assert loss.position == position
+    assert list(log.blocks) == [1, 2, 3]
+    assert len(reopened_log(files).losses) == 1
+
+
+def test_a_block_that_lost_everything_is_not_the_oldest_for_retention(files: MemoryFiles) -> None:
+    config = msgspec.structs.replace(SMALL, retention_ms=1000)
+    log = new_log(files, config=config)
+    rolled(log, 2)
+    log.close()
+    files.open("/data/p/Block_1/batches").truncate(0)
+    again = reopened_log(files, config=config)
+    assert len(again.losses) == 1
+    assert again.retention_due(EPOCH + 1000) == []
+    assert again.retention_due(EPOCH + 2_000_000) == [1]
+
+
+def test_a_failed_drop_can_be_repeated(files: MemoryFiles, log: PartitionLog) -> None:
+    rolled(log, 3)
+    files.fail("rename", path="*/Block_1")
+    with pytest.raises(DiskFailed):
+        log.drop([1])
+    log.drop([1])
+    assert list(log.blocks) == [2, 3]
+
+
+def test_a_roll_while_a_sync_is_under_way_harms_nothing(files: MemoryFiles, log: PartitionLog) -> None:
+    values = fill(log.active, 3)
+    outcomes: list[object] = []
+    log.active.sync_soon(outcomes.append)
+    log.roll(control(log.active, seal=True))
+    files.run_syncs()
+    assert outcomes == [None]
+    again = reopened_log(files)
+    assert again.losses == []
+    assert all_values(again) == values
+
+
 def test_open_files_of_sealed_blocks_are_bounded(files: MemoryFiles) -> None:
-    log = new_log(files, config=msgspec.structs.replace(SMALL, open_blocks_max=3))
+    log = new_log(files, config=msgspec.structs.replace(SMALL, open_files_max=3))
     values = rolled(log, 12, batches=2)
     assert all_values(log) == values
     assert len(log._handles) <= 3

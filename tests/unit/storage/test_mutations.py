@@ -109,11 +109,11 @@ def recovery_without_sync(patch: pytest.MonkeyPatch) -> None:
     """What was read from the cache is taken for durable."""
     original = Block._recover
 
-    def recover(self: Block, *, verify: bool) -> None:
+    def recover(self: Block, *, verify: bool, start_offset: int | None) -> None:
         file = self._log()
         sync, file.sync = file.sync, lambda: None
         try:
-            original(self, verify=verify)
+            original(self, verify=verify, start_offset=start_offset)
         finally:
             file.sync = sync
 

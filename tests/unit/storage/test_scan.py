@@ -10,8 +10,6 @@ from clymq.storage.memory import MemoryFiles
 from clymq.storage.scan import Damage, Found, scan
 from factory import built, stamped
 
-LIMIT = 16 << 20
-
 
 def written(contents: bytes) -> tuple[MemoryFiles, object]:
     files = MemoryFiles()
@@ -22,7 +20,7 @@ def written(contents: bytes) -> tuple[MemoryFiles, object]:
 
 def results(contents: bytes) -> list[Found | Damage]:
     _, file = written(contents)
-    return list(scan(file, 0, len(contents), batch_bytes_max=LIMIT))
+    return list(scan(file, 0, len(contents)))
 
 
 def batches(count: int, size: int = 200) -> list[bytes]:

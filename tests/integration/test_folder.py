@@ -17,14 +17,14 @@ from clymq.storage.space import Space
 
 
 def test_two_processes_cannot_open_one_data_folder(tmp_path: Path) -> None:
-    folder = DataFolder(RealFiles(), f"{tmp_path}/data", Config())
+    folder = DataFolder.open(RealFiles(), f"{tmp_path}/data", Config())
     program = (
         "import sys\n"
         "from clymq.config import Config\n"
         "from clymq.errors import FolderLocked\n"
         "from clymq.storage.files import RealFiles\n"
         "from clymq.storage.folder import DataFolder\n"
-        "try:\n    DataFolder(RealFiles(), sys.argv[1], Config())\n"
+        "try:\n    DataFolder.open(RealFiles(), sys.argv[1], Config())\n"
         "except FolderLocked as error:\n    print(error)\n"
         "else:\n    print('opened')\n"
     )
@@ -44,7 +44,7 @@ def test_the_lock_of_a_killed_process_does_not_outlive_it(tmp_path: Path) -> Non
         "from clymq.config import Config\n"
         "from clymq.storage.files import RealFiles\n"
         "from clymq.storage.folder import DataFolder\n"
-        "folder = DataFolder(RealFiles(), sys.argv[1], Config())\n"
+        "folder = DataFolder.open(RealFiles(), sys.argv[1], Config())\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -53,14 +53,14 @@ def test_the_lock_of_a_killed_process_does_not_outlive_it(tmp_path: Path) -> Non
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(FolderLocked):
-            DataFolder(RealFiles(), f"{tmp_path}/data", Config())
+            DataFolder.open(RealFiles(), f"{tmp_path}/data", Config())
         holder.kill()
-    DataFolder(RealFiles(), f"{tmp_path}/data", Config()).close()
+    DataFolder.open(RealFiles(), f"{tmp_path}/data", Config()).close()
 
 
 def test_folders_are_named_by_name_and_id_with_the_full_name_inside() -> None:
     files = MemoryFiles()
-    folder = DataFolder(files, "/data", Config())
+    folder = DataFolder.open(files, "/data", Config())
     path = folder.partition("phone_number", "7", "北京", "ab12")
     assert path == "/data/phone_number~7/%E5%8C%97%E4%BA%AC~ab12"
     assert files.contents(f"{path}/name").decode() == "北京"
@@ -70,14 +70,14 @@ def test_folders_are_named_by_name_and_id_with_the_full_name_inside() -> None:
 
 def test_long_names_are_cut_in_the_folder_but_not_inside() -> None:
     files = MemoryFiles()
-    path = DataFolder(files, "/data", Config()).partition("t", "1", "x" * 200, "u")
+    path = DataFolder.open(files, "/data", Config()).partition("t", "1", "x" * 200, "u")
     assert path == "/data/t~1/" + "x" * 100 + "~u"
     assert files.contents(f"{path}/name") == b"x" * 200
 
 
 def test_a_name_that_breaks_the_rule_makes_no_folder() -> None:
     files = MemoryFiles()
-    folder = DataFolder(files, "/data", Config())
+    folder = DataFolder.open(files, "/data", Config())
     with pytest.raises(InvalidName):
         folder.partition("../x", "1", "p", "u")
     with pytest.raises(InvalidName):

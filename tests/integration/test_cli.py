@@ -94,6 +94,39 @@ def test_dump_finds_batches_that_are_whole_but_do_not_follow_on(
     assert "does not follow" in lines[1]["problem"]
 
 
+def test_dump_of_a_block_knows_what_the_checkpoint_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "Block_1"
+    block = new_block(RealFiles(), str(folder))
+    fill(block, 10)
+    block.write_checkpoint(10, b"")
+    end = block.end_at(5).position
+    block.close()
+    batches = folder / "batches"
+    whole = batches.read_bytes()
+    assert dumped(capsys, folder)[0] == 0
+    batches.write_bytes(whole[:end])
+    code, lines = dumped(capsys, folder)
+    assert (code, lines[-1]["summary"]["damaged_at"]) == (1, end)
+    assert lines[-2]["problem"] == "index: ends at 5; entries up to 10 were committed"
+    batches.write_bytes(whole[end:])
+    code, lines = dumped(capsys, folder)
+    assert (code, lines[-1]["summary"]["damaged_at"]) == (1, 0)
+    assert "does not follow" in lines[0]["problem"]
+    batches.write_bytes(whole)
+    (folder / "checkpoint").unlink()
+    code, lines = dumped(capsys, folder)
+    assert (code, lines[-2]["problem"]) == (1, "checkpoint: the checkpoint is missing")
+
+
+def test_settings_may_come_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = folder.parent / "c.toml"
+    config.write_text('log = "loud"')
+    assert run(["--config", str(config), "dump", str(folder)]) == 2
+    assert "c.toml" in capsys.readouterr().err
+    config.write_text('log = "debug"')
+    assert run(["--config", str(config), "dump", str(folder)]) == 0
+
+
 def test_dump_of_an_empty_or_strange_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").write_bytes(b"")
     code, lines = dumped(capsys, tmp_path / "empty")
@@ -121,11 +154,13 @@ def test_a_missing_path_is_one_line_on_stderr_and_one_document_with_json(
     assert run(["dump", "--json", str(tmp_path / "none")]) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
-    assert captured.err.endswith("[DiskFailed]\n")
+    assert captured.err.endswith("[InvalidRequest]\n")
     assert captured.err.count("\n") == 1
     error = json.loads(captured.out)["error"]
     assert set(error) == {"code", "message", "retriable", "hint"}
-    assert error["code"] == "DiskFailed"
+    assert error["code"] == "InvalidRequest"
+    assert "neither a block folder nor a batch file" in error["message"]
+    assert run(["dump", str(tmp_path)]) == 1, "a folder that is not a block"
 
 
 @pytest.mark.parametrize(
@@ -180,6 +215,27 @@ def test_an_interrupt_is_exit_code_130_and_a_surprise_is_no_traceback(
         err = capsys.readouterr().err
         assert word in err
         assert "Traceback" not in err
+
+
+def test_output_that_cannot_be_written_is_an_error_without_a_traceback(folder: Path) -> None:
+    script = Path(sys.executable).with_name("clymq")
+    for command in (f"{script} dump {folder} --json >/dev/full", f"{script} dump /nowhere --json >/dev/full"):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+    done = subprocess.run(["bash", "-c", f"{script} dump {folder} >&-"], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(["bash", "-c", f"{script} dump /nowhere --json | true"], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_what_would_command_the_terminal_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = BatchBuilder().add("\x9b31m\x7f é".encode()).build(producer="p", cmdindex=1)
+    (tmp_path / "f").write_bytes(bytes(stamped(data, index=1, offset=0).buffer))
+    for arguments in (["--json"], []):
+        assert run(["dump", str(tmp_path / "f"), "--messages", "1", *arguments]) == 0
+        assert "\\u009b31m\\u007f é" in capsys.readouterr().out
 
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
