@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import report, storage
+from benchmarks import raft, report, storage
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], list[report.Row]]]] = {
+    "raft": ("the consensus core in memory, three replicas on one core", raft.run),
     "storage": ("batches and blocks on one disk, beside plain writev and pread", storage.run),
 }
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from clymq.config import Config
@@ -357,6 +357,10 @@ class Block:
         if index == self._end.index:
             return self._end.copy()
         return self._reader.end_at(index, self._end.position)
+
+    def headers(self, index: int) -> Iterator[tuple[int, Header]]:
+        """Yield position and header of every entry from `index` on, checked; bodies are not looked at."""
+        return self._reader.walk(self.position_of(index), self._end.position)
 
     def position_of(self, index: int) -> int:
         """Return the position of an entry; that of the end for the next one to come."""

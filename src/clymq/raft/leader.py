@@ -1,0 +1,217 @@
+"""Leading: feeding followers, counting what is on their disks, committing, stepping aside (§5.3, §5.4.2, §6.2)."""
+
+from __future__ import annotations
+
+from clymq.errors import BlockSealed, NotReady
+from clymq.raft.messages import (
+    Append,
+    AppendResponse,
+    Entry,
+    Heartbeat,
+    HeartbeatResponse,
+    Kind,
+    TimeoutNow,
+)
+from clymq.raft.progress import Mode, Progress
+from clymq.raft.state import State, majority
+
+
+class Leader:
+    """One term of leading."""
+
+    def __init__(self, state: State) -> None:
+        self.asleep = False
+        self._state = state
+        state.leader = state.me
+        self._followers = {peer: Progress(next_index=state.log.last_index + 1, now=state.now) for peer in state.peers}
+        self._beat_at = state.now
+        self._term_start: int | None = None
+        self._transfer_to: str | None = None
+        self._transfer_until = 0.0
+        if state.log.sealed:
+            # Nothing may follow a seal, not even this term's first entry: it is noted beside the log (`HardState`).
+            self._term_start = state.log.last_index
+        self.commit()
+
+    # --- Proposals ---
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether an entry of this term is committed, and so everything before it."""
+        return self._term_start is not None and self._state.log.commit >= self._term_start
+
+    def propose(self, length: int, kind: Kind) -> Entry:
+        """Add an entry: GENESIS into an empty log, then BELEADER, then, once that is committed, anything."""
+        state, log = self._state, self._state.log
+        self._refuse_if_out_of_turn(kind)
+        entry = Entry(log.last_index + 1, state.term, log.end_position, length, kind)
+        log.append(entry)
+        if kind is Kind.BELEADER:
+            self._term_start = entry.index
+        return entry
+
+    def _refuse_if_out_of_turn(self, kind: Kind) -> None:
+        log = self._state.log
+        if log.sealed:
+            raise BlockSealed(f"the log is sealed at entry {log.last_index}")
+        if self._transfer_to is not None:
+            raise NotReady(f"leadership goes to {self._transfer_to}")
+        expected = {Kind.DATA, Kind.SEAL}
+        if self._term_start is None:
+            expected = {Kind.BELEADER if log.last_index else Kind.GENESIS}
+        elif not self.is_ready:
+            expected = set()
+        if kind not in expected:
+            raise NotReady(f"a leader that is not ready takes no {kind.name}")
+
+    # --- Feeding ---
+
+    def replicate_all(self) -> None:
+        """Send every follower what its window has room for."""
+        for peer, progress in self._followers.items():
+            self._replicate(peer, progress)
+
+    def _replicate(self, peer: str, progress: Progress) -> None:
+        log, limits = self._state.log, self._state.limits
+        while progress.may_send(limits.window_messages, limits.window_bytes):
+            probing = progress.mode is Mode.PROBE
+            entries = () if probing else log.entries_from(progress.next_index, limits.append_bytes_max)
+            if not entries and not probing:
+                return
+            self._send_append(peer, progress, entries)
+
+    def _send_append(self, peer: str, progress: Progress, entries: tuple[Entry, ...]) -> None:
+        log, previous = self._state.log, progress.next_index - 1
+        progress.sequence += 1
+        self._state.send(
+            Append,
+            peer,
+            incarnation=progress.incarnation,
+            previous_index=previous,
+            previous_term=log.term_at(previous),
+            entries=entries,
+            commit=log.commit,
+            sequence=progress.sequence,
+        )
+        progress.sent(entries, self._state.now)
+
+    def append_response(self, message: AppendResponse) -> None:
+        """Learn where a follower is, and feed it on from there."""
+        progress = self._hear(message.sender, message.sender_incarnation)
+        if not progress.believes(message.sequence):
+            self._replicate(message.sender, progress)
+            return
+        if message.rejected:
+            progress.probe(self._next_to_try(message, progress))
+        elif progress.mode is Mode.PROBE:
+            progress.replicate(message.held + 1)
+        if not message.rejected and progress.matched(message.match):
+            self.commit()
+        self._replicate(message.sender, progress)
+        self._hand_over_if_caught_up()
+
+    def _next_to_try(self, message: AppendResponse, progress: Progress) -> int:
+        """Skip a whole term of the follower's that is not ours, or go to the end of that term in our log (§5.3)."""
+        log, index = self._state.log, message.hint_index
+        while message.hint_term and log.term_at(index) == message.hint_term and index < progress.next_index - 1:
+            index += 1
+        return max(progress.match + 1, min(index, progress.next_index - 1), 1)
+
+    # --- Committing ---
+
+    def commit(self) -> None:
+        """Commit what a majority has on its disks, if it is of this term (§5.4.2, figure 8)."""
+        log = self._state.log
+        self._state.confirm_seal_if_synced(log.last_index)
+        matches = [log.synced, *(progress.match for progress in self._followers.values())]
+        agreed = majority(matches, self._state.quorum)
+        if self._term_start is not None and agreed >= self._term_start and agreed > log.commit:
+            log.commit_to(agreed)
+
+    # --- Heartbeats, and sleep ---
+
+    def beat(self) -> None:
+        """Send heartbeats when they are due, repeat what was not answered, and give up a hand-over that takes long."""
+        state = self._state
+        if state.now >= self._transfer_until:
+            self._transfer_to = None
+        if state.now < self._beat_at or self.asleep:
+            return
+        self._beat_at = state.now + state.limits.heartbeat_ms
+        rest = self._may_rest()
+        live = self._live()
+        for peer, progress in self._followers.items():
+            unanswered = progress.idle and progress.match < state.log.last_index
+            if unanswered or progress.overdue(state.now, state.limits.election_ms_min):
+                progress.probe(progress.next_index if progress.mode is Mode.PROBE else progress.match + 1)
+                self._replicate(peer, progress)
+            # To whatever process is there now, if the one that we know has fallen silent.
+            incarnation = progress.incarnation if progress in live else 0
+            state.send(Heartbeat, peer, incarnation=incarnation, commit=state.log.commit, sleep=rest)
+        self.asleep = rest and all(p.asleep for p in self._live())
+
+    def heartbeat_response(self, message: HeartbeatResponse) -> None:
+        """A follower is alive, and knows so much."""
+        progress = self._hear(message.sender, message.sender_incarnation)
+        progress.told_commit = message.commit
+        progress.asleep = message.asleep
+        self._replicate(message.sender, progress)
+
+    def wake(self) -> None:
+        """Go on beating at once."""
+        self.asleep = False
+        self._beat_at = self._state.now
+        for progress in self._followers.values():
+            progress.asleep = False
+
+    def _may_rest(self) -> bool:
+        """Nothing to commit, nothing to send, and every live follower was told so."""
+        log = self._state.log
+        return (
+            self.is_ready
+            and self._transfer_to is None
+            and log.last_index == log.commit == log.synced
+            and all(p.match == log.last_index and p.told_commit == log.commit for p in self._live())
+        )
+
+    def _live(self) -> list[Progress]:
+        horizon = self._state.now - self._state.limits.election_ms_min
+        return [progress for progress in self._followers.values() if progress.heard_at >= horizon]
+
+    # --- Staying in touch ---
+
+    def quorum_deadline(self) -> float:
+        """When a majority will not have been heard from for too long (dissertation §6.2)."""
+        heard = sorted((progress.heard_at for progress in self._followers.values()), reverse=True)
+        needed = self._state.quorum - 1  # beside this one
+        return heard[needed - 1] + self._state.limits.election_ms_min if needed else float("inf")
+
+    def deadline(self) -> float:
+        """When there is something to do."""
+        return min(self._beat_at, self.quorum_deadline())
+
+    def hear(self, peer: str, at: float) -> None:
+        """A follower's broker was heard from: that counts for a group that slept."""
+        if peer in self._followers:
+            self._followers[peer].heard_at = max(self._followers[peer].heard_at, at)
+
+    def _hear(self, peer: str, incarnation: int) -> Progress:
+        progress = self._followers[peer]
+        progress.heard_at = self._state.now
+        progress.meet(incarnation)
+        return progress
+
+    # --- Handing over ---
+
+    def transfer(self, target: str) -> None:
+        """Take no more proposals, bring the target up to date, and let it campaign (dissertation §3.10)."""
+        self._transfer_to = target
+        self._transfer_until = self._state.now + self._state.limits.election_ms_max
+        self.wake()
+        self._hand_over_if_caught_up()
+
+    def _hand_over_if_caught_up(self) -> None:
+        if self._transfer_to is not None:
+            progress = self._followers[self._transfer_to]
+            if progress.match == self._state.log.last_index:
+                self._state.send(TimeoutNow, self._transfer_to, incarnation=progress.incarnation)

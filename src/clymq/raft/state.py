@@ -1,0 +1,163 @@
+"""What a replica is, and what it may become.
+
+    follower ── hears no leader ──▶ precandidate ── would win ──▶ candidate ── wins ──▶ leader
+       ▲  │                             │                            │                    │
+       │  └── told to take over (TimeoutNow) ───────────────────────▶│                    │
+       └────────── a leader, a higher term, or no majority in sight ◀┴────────────────────┘
+
+A *lame* replica has lost something that it may have promised. It follows and stores like any other, but gives no vote
+and never campaigns, until it holds an entry that the present leader wrote in its own term and calls committed, in a
+message to this very process. From then on it has everything that was ever committed, and what it once promised beyond
+that was promised to leaders that are gone or have met its new incarnation.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from clymq.raft.log import RaftLog
+from clymq.raft.messages import Message
+
+M = TypeVar("M", bound=Message)
+
+
+class Role(enum.Enum):
+    """The four things a replica can be."""
+
+    FOLLOWER = "follower"
+    PRECANDIDATE = "precandidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+TRANSITIONS: Final[dict[Role, frozenset[Role]]] = {
+    Role.FOLLOWER: frozenset({Role.FOLLOWER, Role.PRECANDIDATE, Role.CANDIDATE}),
+    Role.PRECANDIDATE: frozenset({Role.FOLLOWER, Role.PRECANDIDATE, Role.CANDIDATE}),
+    Role.CANDIDATE: frozenset({Role.FOLLOWER, Role.PRECANDIDATE, Role.LEADER}),
+    Role.LEADER: frozenset({Role.FOLLOWER}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times and windows; milliseconds and bytes."""
+
+    election_ms_min: int = 300
+    election_ms_max: int = 500
+    heartbeat_ms: int = 90
+    append_bytes_max: int = 1024 * 1024
+    window_messages: int = 64
+    window_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What must be on the disk BEFORE any message that was sent after it changed.
+
+    `seal_term` stands for an entry that cannot be written: a leader commits entries of earlier terms only by one of its
+    own behind them (§5.4.2), but nothing may follow a SEAL. So each replica whose log ends with the leader's SEAL notes
+    the leader's term here, as if an empty entry of that term lay behind the seal, and it counts where terms of last
+    entries are compared.
+    """
+
+    term: int = 0
+    voted_for: str = ""
+    seal_term: int = 0
+
+
+class State:
+    """Everything a replica knows that outlives its role, and its outbox."""
+
+    def __init__(
+        self,
+        me: str,
+        members: Sequence[str],
+        log: RaftLog,
+        *,
+        hard: HardState,
+        incarnation: int,
+        lame: bool,
+        limits: Limits,
+        draw_ms: Callable[[int, int], int],
+    ) -> None:
+        self.me = me
+        self.members = tuple(members)
+        self.peers = tuple(member for member in members if member != me)
+        self.log = log
+        self.hard = hard
+        self.incarnation = incarnation
+        self.lame = lame
+        self.limits = limits
+        self.draw_ms = draw_ms
+        self.now = 0.0
+        self.role = Role.FOLLOWER
+        self.leader: str | None = None
+        self.held = 0
+        """Up to here the log is known to be the leader's of this term; what lies behind may be from one that lost."""
+        self.outbox: list[Message] = []
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.hard.term
+
+    @property
+    def quorum(self) -> int:
+        """How many make a majority."""
+        return len(self.members) // 2 + 1
+
+    @property
+    def last_term(self) -> int:
+        """The term that this replica's log is judged by: the last entry's, or the one that a seal was confirmed in."""
+        return max(self.log.last_term, self.hard.seal_term) if self.log.sealed else self.log.last_term
+
+    def enter(self, term: int, voted_for: str = "") -> None:
+        """Move to a term, or vote in it: both are durable before anything is said."""
+        assert term > self.term or self.hard.voted_for in {"", voted_for}, "one vote per term"
+        if term > self.term:
+            self.held = 0
+        self.hard = HardState(term, voted_for, self.hard.seal_term)
+
+    def confirm_seal_if_synced(self, held: int) -> None:
+        """Note this term beside a SEAL that is the leader's and on the disk.
+
+        Not before it is there: a crash in between must not leave the note beside another SEAL.
+        """
+        log = self.log
+        if log.sealed and min(held, log.synced) >= log.last_index and self.hard.seal_term != self.term:
+            self.hard = HardState(self.hard.term, self.hard.voted_for, self.term)
+
+    def is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Whether a log that ends so has at least everything that ours has (§5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.log.last_index)
+
+    def holds_own_term_commit(self, commit: int, term: int) -> bool:
+        """Whether entry `commit` is here, on the disk, and was written, or its seal confirmed, in this term."""
+        log = self.log
+        if not 0 < commit <= log.synced:
+            return False
+        confirmed = log.sealed and commit == log.last_index and self.hard.seal_term == term
+        return confirmed or log.term_at(commit) == term
+
+    def send(
+        self, kind: type[M], receiver: str, *, incarnation: int = 0, term: int | None = None, **fields: Any
+    ) -> None:
+        """Put a message into the outbox; it leaves after what came before it is durable."""
+        self.outbox.append(
+            kind(
+                sender=self.me,
+                receiver=receiver,
+                term=self.term if term is None else term,
+                sender_incarnation=self.incarnation,
+                receiver_incarnation=incarnation,
+                **fields,
+            )
+        )
+
+
+def majority(values: Sequence[int], quorum: int) -> int:
+    """Return the highest value that a majority has reached."""
+    return sorted(values, reverse=True)[quorum - 1]

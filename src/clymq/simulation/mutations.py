@@ -1,0 +1,318 @@
+"""Replicas that break one rule each, to prove that the checkers bite.
+
+Each mutation replaces one method of the product by one that lacks a rule; there is no switch for it in the product. A
+mutation that no seed catches means that a checker, or a fault, is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from clymq.raft.candidate import Candidate
+from clymq.raft.follower import Follower
+from clymq.raft.leader import Leader
+from clymq.raft.log import RaftLog
+from clymq.raft.messages import Append, RequestVote
+from clymq.raft.node import RaftNode
+from clymq.raft.progress import Progress
+from clymq.raft.state import HardState, State, majority
+from clymq.record.batch import Batch
+from clymq.record.layout import Header
+from clymq.replication.machine import PartitionMachine
+from clymq.replication.producers import Producers, Submitted
+from clymq.simulation.replica import Replica
+from clymq.storage.block import Block
+from clymq.storage.end import End
+from clymq.storage.vote import Vote, VoteFile
+
+Patches = list[tuple[type, str, Any]]
+
+
+def skip_fsync_before_ack() -> Patches:
+    """A replica says that it has synced what it has only written."""
+    original = Replica._write
+
+    def write(self: Replica, entries: Any) -> None:
+        original(self, entries)
+        self.node.synced(self.block.last_index, self.now)
+
+    return [(Replica, "_write", write)]
+
+
+def ignore_the_own_term_rule() -> Patches:
+    """A leader commits entries of earlier terms by counting (figure 8)."""
+
+    def commit(self: Leader) -> None:
+        log = self._state.log
+        agreed = majority([log.synced, *(p.match for p in self._followers.values())], self._state.quorum)
+        if agreed > log.commit:
+            log.commit_to(agreed)
+
+    return [(Leader, "commit", commit)]
+
+
+def vote_twice() -> Patches:
+    """A replica forgets whom it has voted for."""
+
+    def may_vote(self: RaftNode, message: RequestVote) -> bool:
+        return message.term == self.term and isinstance(self._role, Follower)
+
+    def enter(self: State, term: int, voted_for: str = "") -> None:
+        self.held = 0 if term > self.term else self.held
+        self.hard = HardState(term, voted_for, self.hard.seal_term)
+
+    return [(RaftNode, "_may_vote", may_vote), (State, "enter", enter)]
+
+
+def forget_the_vote_on_restart() -> Patches:
+    """The vote is not on the disk when it is sent."""
+
+    def save(self: Replica, ready: Any) -> None:
+        if ready.hard_state is not None:
+            self._vote.vote = Vote(ready.hard_state.term, "", 0, ready.hard_state.seal_term)
+            VoteFile.save(self._vote, self._vote.vote)
+
+    return [(Replica, "_save", save)]
+
+
+def no_term_check_on_append() -> Patches:
+    """A follower takes entries without looking at the one before."""
+
+    def append(self: Follower, message: Append) -> None:
+        previous = self._state.log.term_at(message.previous_index)
+        if previous is None:
+            original(self, message)
+            return
+        fields = {name: getattr(message, name) for name in Append.__dataclass_fields__}
+        original(self, Append(**(fields | {"previous_term": previous})))
+
+    original = Follower.append
+    return [(Follower, "append", append)]
+
+
+def accept_after_seal() -> Patches:
+    """Nobody remembers that a seal ends the log."""
+
+    def take(self: End, batch: Header) -> None:
+        self.sealed = False
+        original(self, batch)
+
+    original = End.take
+    append = Block.append
+
+    def append_anyway(self: Block, batches: Any) -> None:
+        self._end.sealed = False
+        append(self, batches)
+
+    return [
+        (RaftLog, "sealed", property(lambda self: False)),
+        (End, "take", take),
+        (Block, "append", append_anyway),
+        (PartitionMachine, "_open", lambda self: self._submitted),
+    ]
+
+
+def forget_producers_on_restore() -> Patches:
+    """A checkpoint is restored without the table of producers."""
+    original = PartitionMachine.restore
+
+    def restore(self: PartitionMachine, state: bytes) -> None:
+        original(self, state)
+        self._state.producers = Producers()
+
+    return [(PartitionMachine, "restore", restore), (Producers, "store", lambda self, header: 0)]
+
+
+def elect_a_shorter_log() -> Patches:
+    """A voter does not compare logs."""
+    return [(State, "is_up_to_date", lambda self, last_index, last_term: True)]
+
+
+def skip_the_log_check_of_votes() -> Patches:
+    """A voter compares terms of last entries, but not lengths."""
+    return [(State, "is_up_to_date", lambda self, last_index, last_term: last_term >= self.last_term)]
+
+
+def no_conflict_truncation() -> Patches:
+    """A follower keeps its own entries where they conflict with the leader's."""
+
+    def take(self: Follower, message: Append) -> bool:
+        log, written = self._state.log, False
+        for entry in message.entries:
+            if entry.index == log.last_index + 1 and not log.sealed:
+                log.append(entry)
+                written = True
+        return written
+
+    return [(Follower, "_take", take)]
+
+
+def ack_before_majority() -> Patches:
+    """A leader commits what it alone has."""
+
+    def commit(self: Leader) -> None:
+        log = self._state.log
+        if self._term_start is not None and log.synced >= max(self._term_start, log.commit):
+            log.commit_to(log.synced)
+
+    return [(Leader, "commit", commit)]
+
+
+def count_an_unsynced_match() -> Patches:
+    """A follower acknowledges what it holds, not what is on its disk."""
+
+    def respond(self: Follower, sequence: int, **fields: Any) -> None:
+        synced, self._state.log.synced = self._state.log.synced, self._state.log.last_index
+        original(self, sequence, **fields)
+        self._state.log.synced = synced
+
+    def append(self: Follower, message: Append) -> None:
+        plain(self, message)
+        if self._owed:
+            self._answer()
+
+    original, plain = Follower._respond, Follower.append
+    return [(Follower, "_respond", respond), (Follower, "append", append)]
+
+
+def let_a_lame_replica_vote() -> Patches:
+    """A replica that has lost something takes part as if it had not."""
+
+    def make(self: Replica, **_: bool) -> RaftNode:
+        return original(self, lame=False)
+
+    original = Replica._make_node
+    return [(Replica, "_make_node", make)]
+
+
+def trust_a_wiped_disk() -> Patches:
+    """An empty disk begins anew in the name of the old one."""
+    original = Replica._open
+
+    def open_anyway(self: Replica, *, verify: bool) -> None:
+        wiped, self.wiped = self.wiped, False
+        original(self, verify=verify)
+        self.wiped = wiped
+
+    return [(Replica, "_open", open_anyway)]
+
+
+def truncate_without_sync() -> Patches:
+    """What is cut away may come back after a crash, among what was written in its place."""
+
+    def cut(self: Block, end: End) -> None:
+        self._generation += 1
+        self._reader.forget_places()
+        self._index.truncate(end.position)
+        self._log().truncate(end.position)
+        self._end = end
+        self._synced_position, self._synced_index = end.position, end.index
+
+    return [(Block, "_cut", cut)]
+
+
+def deduplicate_at_apply() -> Patches:
+    """A duplicate is appended, to be found out when it is applied."""
+    return [
+        (Submitted, "judge", lambda self, header: None),
+        (Submitted, "store", lambda self, header, index, *, applied: None),
+        (Producers, "store", lambda self, header: 0),
+    ]
+
+
+def commit_beyond_what_is_held() -> Patches:
+    """A follower believes the leader's commit index for entries that it has not compared."""
+
+    def commit(self: Follower, leader_commit: int) -> None:
+        log = self._state.log
+        log.commit_to(max(log.commit, min(leader_commit, log.last_index)))
+
+    return [(Follower, "_commit", commit)]
+
+
+def believe_a_former_process() -> Patches:
+    """A leader counts answers of a process that is gone, and forgets that another took its place."""
+
+    def meet(self: Progress, incarnation: int) -> None:
+        self.incarnation = incarnation
+
+    return [(Progress, "meet", meet)]
+
+
+def begin_a_term_without_entry() -> Patches:
+    """A leader is ready at once, and names an end that it cannot know."""
+    return [
+        (Leader, "is_ready", property(lambda self: True)),
+        (PartitionMachine, "leading", property(lambda self: True)),
+        (Leader, "_refuse_if_out_of_turn", lambda self, kind: None),
+        (PartitionMachine, "_open", lambda self: self._submitted or Submitted(self._state.producers)),
+        (Replica, "_begin_term", _begin_without_entry),
+    ]
+
+
+def _begin_without_entry(self: Replica) -> None:
+    self._machine.lead(self.node.term)
+    self._machine._submitted = Submitted(self._machine._state.producers)
+    assert isinstance(self.node._role, Leader)
+    self.node._role._term_start = 0
+
+
+def two_leaders_of_one_term() -> Patches:
+    """A candidate needs one vote less than a majority."""
+    return [(Candidate, "won", property(lambda self: len(self._granted) >= max(1, self._state.quorum - 1)))]
+
+
+def lose_the_loss() -> Patches:
+    """Damage is cut away and not remembered: the next start knows nothing of it."""
+    original = Block._recover
+
+    def recover(self: Block, *, verify: bool, start_offset: int | None) -> None:
+        original(self, verify=verify, start_offset=start_offset)
+        self.loss = None
+
+    return [(Block, "_recover", recover)]
+
+
+def deliver_unchecked_bytes() -> Patches:
+    """Nobody checks the producer's checksum."""
+    return [(Batch, "check_crc", lambda self: None)]
+
+
+MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        skip_fsync_before_ack,
+        ignore_the_own_term_rule,
+        vote_twice,
+        forget_the_vote_on_restart,
+        no_term_check_on_append,
+        accept_after_seal,
+        forget_producers_on_restore,
+        elect_a_shorter_log,
+        skip_the_log_check_of_votes,
+        no_conflict_truncation,
+        ack_before_majority,
+        count_an_unsynced_match,
+        let_a_lame_replica_vote,
+        trust_a_wiped_disk,
+        truncate_without_sync,
+        deduplicate_at_apply,
+        commit_beyond_what_is_held,
+        believe_a_former_process,
+        begin_a_term_without_entry,
+        two_leaders_of_one_term,
+        lose_the_loss,
+    )
+}
+
+
+@contextmanager
+def applied(name: str | None) -> Iterator[None]:
+    """Break one rule for a while; none if no name is given."""
+    with ExitStack() as stack:
+        for owner, attribute, replacement in MUTATIONS[name]() if name else ():
+            stack.enter_context(mock.patch.object(owner, attribute, replacement))
+        yield
