@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import pstats
 import time
+from functools import partial
 
 from benchmarks.report import Row, at_least, at_most
 from clymq.raft.groups import Coalescer
@@ -51,6 +52,10 @@ class Memory:
         return self.log[start - 1 : min(end - 1, start - 1 + max(1, bytes_max // BATCH_BYTES))]
 
 
+def _patience(number: int, low: int, high: int) -> int:
+    return low + number * (high - low) // 3
+
+
 class Group:
     """Three replicas that pass messages by hand; every write is on the disk at once."""
 
@@ -64,7 +69,7 @@ class Group:
                 hard_state=HardState(),
                 incarnation=number + 1,
                 now=0.0,
-                draw_ms=lambda low, high, n=number: low + n * (high - low) // 3,
+                draw_ms=partial(_patience, number),
             )
             for number, name in enumerate(NAMES)
         }

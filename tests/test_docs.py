@@ -43,5 +43,5 @@ def test_tests_that_are_named_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in sources, name
-    for path in re.findall(r"`((?:unit|property|conformance)/[\w/]+\.py)`", text):
+    for path in re.findall(r"`((?:unit|property|conformance|simulation)/[\w/]+\.py)`", text):
         assert (ROOT / "tests" / path).exists(), path

@@ -36,6 +36,10 @@ CALM = Options(
     failed_sync_rate=0.0,
     transfer_rate=0.0,
     roll=False,
+    leader_bias=0.0,
+    restart_odds=0.1,
+    append_bytes_max=1 << 20,
+    window_messages=64,
 )
 
 

@@ -200,20 +200,6 @@ def trust_a_wiped_disk() -> Patches:
     return [(Replica, "_open", open_anyway)]
 
 
-def truncate_without_sync() -> Patches:
-    """What is cut away may come back after a crash, among what was written in its place."""
-
-    def cut(self: Block, end: End) -> None:
-        self._generation += 1
-        self._reader.forget_places()
-        self._index.truncate(end.position)
-        self._log().truncate(end.position)
-        self._end = end
-        self._synced_position, self._synced_index = end.position, end.index
-
-    return [(Block, "_cut", cut)]
-
-
 def deduplicate_at_apply() -> Patches:
     """A duplicate is appended, to be found out when it is applied."""
     return [
@@ -298,7 +284,6 @@ MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
         count_an_unsynced_match,
         let_a_lame_replica_vote,
         trust_a_wiped_disk,
-        truncate_without_sync,
         deduplicate_at_apply,
         commit_beyond_what_is_held,
         believe_a_former_process,

@@ -7,12 +7,16 @@ crashes never gets far enough to show what a rare one breaks.
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The character of one run. Rates are per second of virtual time, for the whole cluster."""
+    """The character of one run. Rates are per second of virtual time, for the whole cluster.
+
+    `leader_bias`: how often a fault looks for the leader; `restart_odds`: of a stopped process, every 100 ms;
+    `append_bytes_max` and `window_messages`: how the leader feeds its followers.
+    """
 
     replicas: int
     producers: int
@@ -33,6 +37,10 @@ class Options:
     failed_sync_rate: float
     transfer_rate: float
     roll: bool
+    leader_bias: float
+    restart_odds: float
+    append_bytes_max: int
+    window_messages: int
 
     @classmethod
     def draw(cls, seed: int) -> Options:
@@ -42,7 +50,8 @@ class Options:
         def sometimes(low: float, high: float, odds: float = 0.5) -> float:
             return round(chance.uniform(low, high), 3) if chance.random() < odds else 0.0
 
-        return cls(
+        frantic = random.Random(f"frantic {seed}").random() < 0.4
+        drawn = cls(
             replicas=chance.choice([1, 2, 3, 3, 3, 3, 4, 5, 5]),
             producers=chance.randint(1, 3),
             push_ms=chance.choice([5, 20, 60]),
@@ -62,6 +71,30 @@ class Options:
             failed_sync_rate=sometimes(0.1, 0.5, 0.2),
             transfer_rate=sometimes(0.1, 1.0, 0.3),
             roll=chance.random() < 0.3,
+            leader_bias=chance.choice([0.0, 0.5, 0.9]),
+            restart_odds=chance.choice([0.1, 0.3, 0.8]),
+            append_bytes_max=chance.choice([1, 2000, 1 << 20]),
+            window_messages=chance.choice([1, 4, 64]),
+        )
+        return drawn._frantic(chance) if frantic else drawn
+
+    def _frantic(self, chance: random.Random) -> Options:
+        """Leaders that die as soon as they lead, on a slow network, one entry at a time: the world of figure 8."""
+        return replace(
+            self,
+            replicas=chance.choice([3, 5]),
+            push_ms=20,
+            delay_ms_max=chance.choice([30, 100]),
+            loss=0.0,
+            crash_rate=round(chance.uniform(1.5, 6.0), 3),
+            pause_rate=0.0,
+            flip_rate=0.0,
+            wipe=False,
+            failed_sync_rate=0.0,
+            leader_bias=chance.choice([0.3, 0.9]),
+            restart_odds=chance.choice([0.12, 0.25, 0.6]),
+            append_bytes_max=1,
+            window_messages=chance.choice([1, 4]),
         )
 
     def __str__(self) -> str:

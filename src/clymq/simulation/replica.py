@@ -15,7 +15,7 @@ from clymq.raft.groups import Coalescer, PairHeartbeat
 from clymq.raft.log import RaftLog
 from clymq.raft.messages import Append, Entry, Kind, Message
 from clymq.raft.node import RaftNode, Ready
-from clymq.raft.state import HardState, Role
+from clymq.raft.state import HardState, Limits, Role
 from clymq.record.batch import Batch
 from clymq.record.layout import Header
 from clymq.replication.entries import BeLeader, Genesis, batch_of
@@ -148,6 +148,10 @@ class Replica:
             now=self.now,
             draw_ms=self.world.chance.randint,
             lame=lame,
+            limits=Limits(
+                append_bytes_max=self.world.options.append_bytes_max,
+                window_messages=self.world.options.window_messages,
+            ),
         )
 
     # --- What checkers and the world see ---

@@ -155,10 +155,18 @@ class World:
             (0.5 if options.roll else 0.0, self._seal),
         ):
             if chance.random() < rate * NEMESIS_MS / 1000:
-                fault(chance.choice(self.names))
+                fault(self._victim())
         for name, replica in self.replicas.items():
-            if replica.stopped and name not in self._wiped and chance.random() < 0.1:
+            if replica.stopped and name not in self._wiped and chance.random() < options.restart_odds:
                 self._restart(name)
+
+    def _victim(self) -> str:
+        """Choose a replica, the leader rather than another if the options say so."""
+        if self.chance.random() < self.options.leader_bias:
+            for name, replica in self._live().items():
+                if replica.node.role is Role.LEADER:
+                    return name
+        return self.chance.choice(self.names)
 
     def _crash(self, name: str) -> None:
         """Cut the power of one replica; it comes back later."""
@@ -182,9 +190,11 @@ class World:
             replica.pause()
             self.clock.call_later(self.chance.uniform(50, 1500), replica.resume)
 
-    def _partition(self, _: str) -> None:
+    def _partition(self, name: str) -> None:
         ends = [*self.names, *(producer.name for producer in self.producers)]
         left = {end for end in ends if self.chance.random() < 0.5}
+        if self.chance.random() < self.options.leader_bias:
+            left = {name, self.producers[0].name}
         self.note(f"the network is cut around {sorted(left)}")
         self.network.cut((left, set(ends) - left), one_way=self.options.one_way)
         self.clock.call_later(self.chance.uniform(100, 1500), self.network.join)
