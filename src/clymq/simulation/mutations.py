@@ -17,7 +17,6 @@ from clymq.raft.leader import Leader
 from clymq.raft.log import RaftLog
 from clymq.raft.messages import Append, RequestVote
 from clymq.raft.node import RaftNode
-from clymq.raft.progress import Progress
 from clymq.raft.state import HardState, State, majority
 from clymq.record.batch import Batch
 from clymq.record.layout import Header
@@ -219,15 +218,6 @@ def commit_beyond_what_is_held() -> Patches:
     return [(Follower, "_commit", commit)]
 
 
-def believe_a_former_process() -> Patches:
-    """A leader counts answers of a process that is gone, and forgets that another took its place."""
-
-    def meet(self: Progress, incarnation: int) -> None:
-        self.incarnation = incarnation
-
-    return [(Progress, "meet", meet)]
-
-
 def begin_a_term_without_entry() -> Patches:
     """A leader is ready at once, and names an end that it cannot know."""
     return [
@@ -286,7 +276,6 @@ MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
         trust_a_wiped_disk,
         deduplicate_at_apply,
         commit_beyond_what_is_held,
-        believe_a_former_process,
         begin_a_term_without_entry,
         two_leaders_of_one_term,
         lose_the_loss,
