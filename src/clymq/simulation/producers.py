@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clymq.errors import BlockSealed, ClymqError, OutOfSequence, ProducerFenced, UnknownProducer
 from clymq.record.builder import BatchBuilder, producer_id
 from clymq.replication.producers import Initialised
 from clymq.simulation.checkers import Violation
-
-if TYPE_CHECKING:
-    from clymq.simulation.world import World
+from clymq.simulation.surroundings import Surroundings
 
 IN_FLIGHT_MAX: Final = 4
 RETRY_MS: Final = 350
@@ -31,7 +29,7 @@ class Pending:
 class Producer:
     """One producer and its batches."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Surroundings, name: str) -> None:
         self.name = name
         self.acknowledged = 0
         self.stored = 0
@@ -86,7 +84,7 @@ class Producer:
             self._asked += 1
             asked = self._asked
             self._world.ask(
-                self,
+                self.name,
                 self._target,
                 lambda replica, reply: replica.init_producer(producer_id(self.name), reply),
                 lambda outcome, _: self._initialised(asked, outcome),
@@ -97,7 +95,7 @@ class Producer:
     def _send(self, pending: Pending) -> None:
         self._sent_at = self._world.clock.monotonic_ms()
         self._world.ask(
-            self,
+            self.name,
             self._target,
             lambda replica, reply: replica.push(pending.data, reply),
             lambda outcome, duplicate: self._answered(pending, outcome, duplicate),

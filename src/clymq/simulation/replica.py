@@ -7,7 +7,7 @@ killed or started anew at any moment, and every step is told to the checkers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clymq.config import Config
 from clymq.errors import ClymqError, CorruptBlock, NotLeader, StorageError
@@ -21,15 +21,13 @@ from clymq.record.layout import Header
 from clymq.replication.entries import BeLeader, Genesis, batch_of
 from clymq.replication.machine import PartitionMachine
 from clymq.replication.producers import Initialised
+from clymq.simulation.surroundings import Surroundings
 from clymq.storage.block import Block
 from clymq.storage.flusher import Flusher
 from clymq.storage.handles import Handles
 from clymq.storage.memory import MemoryFiles
 from clymq.storage.replace import read_whole, replace
 from clymq.storage.vote import Vote, VoteFile
-
-if TYPE_CHECKING:
-    from clymq.simulation.world import World
 
 CONFIG: Final = Config(
     index_interval_bytes=1024, disk_reserve_bytes=0, set_aside_files_max=3, set_aside_bytes_max=65536
@@ -82,7 +80,7 @@ def descriptor(position: int, header: Header) -> Entry:
 class Replica:
     """A process. When it has stopped, another one is made for the same disk."""
 
-    def __init__(self, world: World, name: str, disk: Disk, incarnation: int, *, verify: bool) -> None:
+    def __init__(self, world: Surroundings, name: str, disk: Disk, incarnation: int, *, verify: bool) -> None:
         self.name = name
         self.world = world
         self.disk = disk

@@ -98,18 +98,14 @@ class World:
         self.network.send(sender, receiver, lambda: self.replicas[receiver].receive_beat(beat))
 
     def ask(
-        self,
-        producer: Producer,
-        target: str,
-        request: Callable[[Replica, Any], None],
-        answer: Callable[[Any, bool], None],
+        self, producer: str, target: str, request: Callable[[Any, Any], None], answer: Callable[[Any, bool], None]
     ) -> None:
         """Take a producer's request to a replica, and the answer back."""
 
         def reply(outcome: Any, duplicate: bool) -> None:
-            self.network.send(target, producer.name, lambda: answer(outcome, duplicate))
+            self.network.send(target, producer, lambda: answer(outcome, duplicate))
 
-        self.network.send(producer.name, target, lambda: request(self.replicas[target], reply))
+        self.network.send(producer, target, lambda: request(self.replicas[target], reply))
 
     # --- Starting ---
 
