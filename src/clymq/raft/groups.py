@@ -69,6 +69,7 @@ class Coalescer:
 
     def sleeps(self, group: Group, leader: str, peers: Iterable[str]) -> None:
         """A group has fallen asleep."""
+        self.woken(group)  # under another leader than before, perhaps
         bed = self._leading[frozenset(peers)] if leader == self._me else self._led_by[leader]
         bed.add(group)
         self._bed[group] = bed

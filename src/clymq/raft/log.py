@@ -3,8 +3,8 @@
 Above the commit index every descriptor is kept, because any of them may still be sent or cut; below it only some recent
 ones, for followers that are a little behind. What lies further back is read from the file, through `LogStore`.
 
-Three marks move along the log: `written` (handed to the driver), `synced` (the driver says it is on the disk), and
-`commit`. No promise to another replica ever reaches beyond `synced`.
+Two marks move along the log: `synced` (the driver says it is on the disk) and `commit`. No promise to another replica
+ever reaches beyond `synced`, and an entry that the driver was not handed yet counts for neither.
 """
 
 from __future__ import annotations

@@ -28,6 +28,9 @@ class Observed(Protocol):
     @property
     def lame(self) -> bool: ...
 
+    @property
+    def term(self) -> int: ...
+
     def term_at(self, index: int) -> int | None: ...
 
 
@@ -108,13 +111,24 @@ class LogMatching(Checker):
 
 
 class LeaderCompleteness(Checker):
-    """§5.4: what is committed is in the log of every later leader."""
+    """§5.4: what was committed in a term is in the log of the leader of every later term.
+
+    Not of an earlier one: votes may come late, and make a leader of a term that has passed. It can commit nothing.
+    """
+
+    def __init__(self, truth: Truth) -> None:
+        super().__init__(truth)
+        self._committed_in: list[int] = []
+
+    def committed(self, replica: Observed, index: int, batch: Batch, *, first: bool) -> None:
+        if first:
+            self._committed_in.append(replica.term)
 
     def role(self, replica: Observed, role: Role, term: int) -> None:
-        if role is Role.LEADER and self.truth.entries:
-            last = self.truth.entries[-1]
-            if replica.term_at(last.index) != last.term:
-                self.fail(f"{replica.name} leads term {term} without committed entry {last.index} of {last.term}")
+        earlier = (n for n in range(len(self._committed_in) - 1, -1, -1) if self._committed_in[n] < term)
+        last = self.truth.entries[at] if role is Role.LEADER and (at := next(earlier, None)) is not None else None
+        if last is not None and replica.term_at(last.index) != last.term:
+            self.fail(f"{replica.name} leads term {term} without committed entry {last.index} of {last.term}")
 
 
 class StateMachineSafety(Checker):

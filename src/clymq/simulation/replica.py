@@ -165,6 +165,11 @@ class Replica:
         return self.node.lame
 
     @property
+    def term(self) -> int:
+        """The term it is in."""
+        return self.node.term
+
+    @property
     def applied(self) -> int:
         """How far its state machine has come."""
         return self._machine.applied

@@ -48,6 +48,7 @@ class World:
         self._damaged: set[str] = set()
         self._flipped: set[str] = set()
         self._doomed: set[str] = set()
+        self._gone: set[str] = set()
         self._faults = True
         self._sealing = False
         self.disks = {name: Disk(self._files(), n + 1) for n, name in enumerate(self.names)}
@@ -258,8 +259,9 @@ class World:
     # --- Healing, and what must come of it ---
 
     def _heal(self) -> None:
-        self.note("everything heals")
         self._faults = False
+        self._leave_some_behind()
+        self.note(f"everything heals but {sorted(self._gone)}")
         self.network.heal()
         for name in self.names:
             self.disks[name].files.capacity_bytes = 1 << 62
@@ -267,8 +269,18 @@ class World:
             self.disks[name].files.sync_delay_ms = 1
             if self.replicas[name].paused:
                 self.replicas[name].resume()
-            if name not in self._wiped:
+            if name not in self._gone:
                 self._restart(name)
+
+    def _leave_some_behind(self) -> None:
+        """Let what is broken for good stay so: wiped disks and, if all copies are good, as many as can be spared."""
+        spare = len(self.names) - (len(self.names) // 2 + 1)
+        good = not any(self._still_damaged(name) for name in self.names)
+        if good and not self._wiped and self.chance.random() < 0.4:
+            for name in self.chance.sample(self.names, spare):
+                self._crash(name)
+                self._gone.add(name)
+        self._gone |= self._wiped
 
     def _demand_progress(self) -> None:
         """Everything that was sent is answered, more is stored, and everybody agrees, within a bound."""
@@ -278,7 +290,7 @@ class World:
             self.clock.advance(200)
             waited += 200
             for name in self.names:
-                if name not in self._wiped:
+                if name not in self._gone:
                     self._restart(name)
             if waited >= 1000:
                 for producer in self.producers:
@@ -292,7 +304,7 @@ class World:
 
     def _settled(self, before: int) -> bool:
         truth = self.checkers.truth
-        live = [replica for name, replica in self._live().items() if name not in self._wiped]
+        live = [replica for name, replica in self._live().items() if name not in self._gone]
         done = truth.sealed_at is not None or (
             truth.last_index() > before and all(producer.idle for producer in self.producers)
         )
