@@ -292,7 +292,7 @@ class World:
             for name in self.names:
                 if name not in self._gone:
                     self._restart(name)
-            if waited >= 1000:
+            if waited >= 1000 and self.checkers.truth.last_index() > before:
                 for producer in self.producers:
                     producer.producing = False
             if self._sealing and self.checkers.truth.sealed_at is None:
