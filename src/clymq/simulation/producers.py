@@ -35,12 +35,15 @@ class Producer:
         self.stored = 0
         self.sealed = False
         self.producing = True
+        self.follows_hints = False
+        """While everything goes wrong it tries anybody; that is worth more than being right."""
         self._world = world
         self._target = world.names[0]
         self._epoch: int | None = None
         self._next = 1
         self._made = 0
         self._window: list[Pending] = []
+        self._hinted = False
         self._sent_at = -1e9
         self._asked = 0
         world.clock.call_later(world.options.push_ms, self._tick)
@@ -58,7 +61,9 @@ class Producer:
             return
         if now - self._sent_at >= RETRY_MS:
             if self._window or self._epoch is None:
-                self._target = world.chance.choice(world.names)
+                other = world.chance.choice(world.names)
+                self._target = self._target if self.follows_hints and self._hinted else other
+                self._hinted = False
             self._send_all()
         elif self._epoch is not None and self.producing and len(self._window) < IN_FLIGHT_MAX:
             self._make()
@@ -127,6 +132,7 @@ class Producer:
         if pending not in self._window:
             return
         if isinstance(outcome, int):
+            self._hinted = True
             self._window.remove(pending)
             self._stored(pending, outcome, duplicate=duplicate)
         else:
@@ -144,5 +150,6 @@ class Producer:
             self._epoch = None
         elif isinstance(error, ClymqError) and error.hint in self._world.names:
             self._target = str(error.hint)
+            self._hinted = True
         # And again soon, in order, from the lowest that was not answered.
         self._sent_at = min(self._sent_at, self._world.clock.monotonic_ms() - RETRY_MS + 60)

@@ -263,6 +263,8 @@ class World:
         self._leave_some_behind()
         self.note(f"everything heals but {sorted(self._gone)}")
         self.network.heal()
+        for producer in self.producers:
+            producer.follows_hints = True
         for name in self.names:
             self.disks[name].files.capacity_bytes = 1 << 62
             self.disks[name].files._faults.clear()
