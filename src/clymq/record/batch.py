@@ -42,7 +42,7 @@ class Batch(Header):
     `check` first: nothing that fails it is ever delivered.
     """
 
-    __slots__ = ("_columns", "_intact", "buffer")
+    __slots__ = ("_columns", "buffer", "intact")
 
     def __init__(self, buffer: Buffer, position: int = 0, *, batch_bytes_max: int = BATCH_BYTES_MAX) -> None:
         """Read one header and take hold of the bytes after it; see `parse`."""
@@ -51,7 +51,7 @@ class Batch(Header):
         if len(self.buffer) != self.length:
             problem = f"truncated: {len(self.buffer) - HEADER_BYTES} of {self.length - HEADER_BYTES} bytes"
             raise CorruptBatch("body_length", problem)
-        self._intact = False
+        self.intact = False
         self._columns: pa.RecordBatch | None = None
 
     @classmethod
@@ -67,14 +67,14 @@ class Batch(Header):
 
     def check_crc(self) -> None:
         """Check that the bytes are those that the producer sent; says nothing about what it put into them."""
-        if self._intact:
+        if self.intact:
             return
         crc = crc32c(self.buffer[HEADER_BYTES:], crc32c(self.buffer[:PRODUCER_FIELDS_END]))
         if crc != self.body_crc:
             raise self._corrupt("body_crc", "does not match the body")
         if any(self.buffer[HEADER_BYTES + self.body_length :]):
             raise self._corrupt("padding", "is not zero")
-        self._intact = True
+        self.intact = True
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns that this batch has; without a codec they are views of its own bytes, not copies."""
