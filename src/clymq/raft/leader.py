@@ -203,6 +203,16 @@ class Leader:
 
     # --- Handing over ---
 
+    def successor(self) -> str | None:
+        """Return the live follower that has most."""
+        live = self._live()
+        names = [peer for peer, progress in self._followers.items() if progress in live]
+        return max(names, key=lambda peer: self._followers[peer].match, default=None)
+
+    def incarnation_of(self, peer: str) -> int:
+        """Return the process of a follower, as far as it is known."""
+        return self._followers[peer].incarnation
+
     def transfer(self, target: str) -> None:
         """Take no more proposals, bring the target up to date, and let it campaign (dissertation §3.10)."""
         self._transfer_to = target

@@ -75,6 +75,14 @@ class RaftLog:
         first = self._tail[0].index
         return self._tail[index - first].term if index >= first else self._store.term(index)
 
+    def end_of(self, index: int) -> int:
+        """Return the position where an entry ends; 0 in front of the first."""
+        if index == 0:
+            return 0
+        first = self._tail[0].index
+        entry = self._tail[index - first] if index >= first else self._store.entries(index, index + 1, 0)[0]
+        return entry.position + entry.length
+
     def entries_from(self, start: int, bytes_max: int) -> tuple[Entry, ...]:
         """Return entries from `start` on: one at least, else no more than `bytes_max`."""
         if start > self.last_index:
@@ -101,9 +109,11 @@ class RaftLog:
     # --- Writing ---
 
     def append(self, entry: Entry) -> None:
-        """Add an entry behind the last."""
+        """Add an entry behind the last; where it lies is where this log ends, whatever its sender says."""
         assert entry.index == self.last_index + 1, "the log has no gaps"
         assert not self.sealed, "nothing follows a seal"
+        if entry.position != self.end_position:
+            entry = Entry(entry.index, entry.term, self.end_position, entry.length, entry.kind)
         self._tail.append(entry)
         self._unwritten.append(entry)
 

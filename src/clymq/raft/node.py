@@ -84,6 +84,8 @@ class RaftNode:
             limits=limits or Limits(),
             draw_ms=draw_ms,
         )
+        self.able = True
+        """Whether it can write. One that cannot follows, votes, and does not campaign."""
         self._state.now = now
         self._saved = hard_state
         self._handed_over: Ready | None = None
@@ -125,6 +127,20 @@ class RaftNode:
     def asleep(self) -> bool:
         """Whether its clock need not run: it is woken by a message, a proposal, or `wake`."""
         return not isinstance(self._role, Candidate) and self._role.asleep
+
+    def successor(self) -> str | None:
+        """Return the follower that a leader would hand over to: of those that are alive, the one that has most."""
+        return self._role.successor() if isinstance(self._role, Leader) else None
+
+    def farewell(self) -> TimeoutNow | None:
+        """Return what a leader that cannot go on says to its successor: there is no time to bring it up to date."""
+        successor = self.successor()
+        if successor is None:
+            return None
+        assert isinstance(self._role, Leader)
+        incarnation = self._role.incarnation_of(successor)
+        state = self._state
+        return TimeoutNow(state.me, successor, state.term, state.incarnation, incarnation)
 
     def deadline(self) -> float:
         """When it wants to be ticked next; never, while asleep."""
@@ -184,6 +200,10 @@ class RaftNode:
         if target not in self._state.peers:
             raise InvalidRequest(f"{target!r} is not another member of {list(self._state.members)}")
         self._role.transfer(target)
+
+    def look_at(self, now: float) -> None:
+        """Take the time, BEFORE this replica answers as leader: one that was stopped for long is none."""
+        self._clock(now)
 
     def campaign(self, now: float) -> None:
         """Run for leader without waiting: for the replica that was named first leader of a new group."""
@@ -248,8 +268,8 @@ class RaftNode:
         self._role = Follower(state)
 
     def _campaign(self) -> None:
-        """Ask first whether it would win; a lame replica never does, it waits to be found."""
-        if self._state.lame:
+        """Ask first whether it would win; a lame replica never does, nor one that cannot write: they wait."""
+        if self._state.lame or not self.able:
             self._follow(self._state.term, None)
             return
         self._become(Role.PRECANDIDATE)
@@ -304,7 +324,7 @@ class RaftNode:
         elif isinstance(message, VoteResponse) and isinstance(role, Candidate):
             role.count(message)
             self._conclude(role)
-        elif isinstance(message, TimeoutNow) and isinstance(role, Follower) and not self._state.lame:
+        elif isinstance(message, TimeoutNow) and isinstance(role, Follower) and self.able and not self._state.lame:
             self._run(transfer=True)
 
     def _answer_vote(self, message: RequestVote) -> None:

@@ -183,6 +183,16 @@ class PartitionMachine:
         """Whether the BeLeader entry of the term that this replica leads is applied."""
         return self._submitted is not None
 
+    @property
+    def sealed(self) -> bool:
+        """Whether the SEAL is applied."""
+        return self._state.sealed
+
+    @property
+    def sealing(self) -> bool:
+        """Whether a SEAL is on its way into the log."""
+        return self._submitted_seal
+
     def judge(self, header: Header) -> Duplicate | None:
         """Say BEFORE it is appended whether a batch is new (None), or in the log already (`Duplicate`).
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from crc32c import crc32c
+
 from clymq.errors import DiskFailed
 from clymq.storage.files import Buffer, File, Files
 
@@ -35,6 +37,11 @@ def read_whole(files: Files, path: str) -> bytes | None:
         return file.read(0, file.size())
     finally:
         file.close()
+
+
+def checksum(data: bytes) -> bytes:
+    """Return a line that tells a small text file from a damaged one."""
+    return b"%08x" % crc32c(data)
 
 
 def size_of(files: Files, path: str) -> int:

@@ -1,0 +1,439 @@
+"""One replica of one Raft group, driven: the core decides, the driver does it, in the order that durability needs.
+
+    a message, a tick, a proposal, a sync  ->  RaftNode  ->  Ready
+        1. the vote and the term are saved                 BEFORE anything is said
+        2. what lost is cut away                           BEFORE anything is written in its place
+        3. entries are written, and their sync begins
+        4. messages leave
+        5. what is committed is applied, and whoever waits for it is answered
+
+Nothing here waits but the saving of a vote, a cut and a checkpoint. What happens within one turn of the event loop is
+performed together: many proposals are one write, one sync, and one message to each follower.
+
+It runs any `Machine` and knows nothing of what entries mean. Its owner says what a term begins with and hears when
+leadership comes and goes. What is wrong with the disk ends here:
+
+* a write that failed and was cut back (disk full): the core begins anew from the disk, as after a restart, under a new
+  incarnation; a leader hands over first. It follows, and does not campaign until there may be room again;
+* damage met by a read: the block is read from its first byte, cut there, and the replica is lame until it is mended;
+* a failed sync, or a vote that cannot be saved: the replica stops for good. The others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from clymq.errors import (
+    ClosedError,
+    ClymqError,
+    CorruptBatch,
+    CorruptBlock,
+    DiskFull,
+    NotLeader,
+    Overloaded,
+    ReplicaLost,
+    StorageError,
+)
+from clymq.raft.messages import Append, Entry, Heartbeat, HeartbeatResponse, Kind, Message
+from clymq.raft.node import RaftNode
+from clymq.raft.state import HardState, Role
+from clymq.record.batch import Batch
+from clymq.record.layout import FORMAT_BYTES_MAX, Buffer
+from clymq.replication.machine import Machine
+from clymq.replication.recent import Recent
+from clymq.replication.replica import Replica
+from clymq.replication.surroundings import Owner, Surroundings
+
+# A disk that was full is believed to be full for so long, before this replica runs for leader again.
+FULL_DISK_MS: Final = 1_000
+INCARNATION_MAX: Final = 2**63 - 1
+
+log = logging.getLogger("clymq.replication")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An entry that was proposed here is committed and applied; `answer` is what the machine says to it."""
+
+    batch: Batch
+    answer: object
+
+
+Done = Callable[[Applied | ClymqError], None]
+
+
+class RaftDriver:
+    """One group on this broker. Made and called by a `RaftHost`; the calls at the top are the owner's."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        group: str,
+        members: Sequence[str],
+        replica: Replica,
+        machine: Machine,
+        owner: Owner,
+    ) -> None:
+        self.group = group
+        self.members = tuple(members)
+        self.peers = tuple(member for member in members if member != surroundings.name)
+        self.replica = replica
+        self.machine = machine
+        self.stopped: ClymqError | None = None
+        self._around = surroundings
+        self._owner = owner
+        self._led: int | None = None
+        self._sleeps = False
+        self._next_offset = 0
+        self._last_append_time = 0
+        self._unfit_until = 0.0
+        self._recent = Recent()
+        self._waiting: dict[int, list[Done]] = {}
+        machine.restore(replica.block.checkpoint.state)
+        self.node = self._make_node(surroundings.incarnation, lame=replica.lame)
+        surroundings.flusher.add(replica.block, self._synced)
+
+    def _make_node(self, incarnation: int, *, lame: bool) -> RaftNode:
+        around = self._around
+        return RaftNode(
+            around.name,
+            self.members,
+            self.replica.raft_log(),
+            hard_state=self.replica.hard_state,
+            incarnation=incarnation,
+            now=self._now(),
+            draw_ms=around.draw,
+            lame=lame,
+            limits=around.limits,
+        )
+
+    # --- What its owner asks ---
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads, as far as this replica knows."""
+        return self.node.leader
+
+    @property
+    def applied(self) -> int:
+        """How far the machine has come."""
+        return self.machine.applied
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next message that is proposed will be; a leader's to ask."""
+        return self._next_offset
+
+    def check_leading(self) -> None:
+        """Raise `NotLeader` unless this replica leads.
+
+        BEFORE anything is answered: a group that slept is woken, and a leader that was stopped for longer than others
+        wait for it finds out here that it is none.
+        """
+        if self.stopped is not None:
+            raise NotLeader(f"{self._around.name} is out of {self.group}: {self.stopped}")
+        self.wake()
+        self.node.look_at(self._now())
+        if self._led is None or self.node.role is not Role.LEADER or self.node.term != self._led:
+            self._around.schedule(self)
+            raise NotLeader(f"{self._around.name} does not lead {self.group}", hint=self.node.leader)
+
+    def propose(self, batch: Batch, done: Done | None = None, *, kind: Kind = Kind.DATA) -> int:
+        """Stamp a batch and put it into the log; return its index. `done` hears what became of it.
+
+        The owner has called `check_leading`. Nothing is written before this turn of the event loop ends.
+        """
+        core = self.node.log
+        if (
+            kind is Kind.DATA
+            and core.end_position - self.replica.block.committed_position > self._around.uncommitted_bytes_max
+        ):
+            raise Overloaded(f"{self.group}: too much is waiting for a majority of {list(self.members)}")
+        entry = self.node.propose(batch.length, kind, self._now())
+        self._last_append_time = max(self._around.clock.wall_us(), self._last_append_time)
+        batch.stamp(
+            base_offset=self._next_offset,
+            term=entry.term,
+            index=entry.index,
+            append_time=self._last_append_time,
+            commit_index=core.commit,
+        )
+        self._next_offset = batch.end_offset
+        self._recent.arrive(batch)
+        if done is not None:
+            self.when_applied(entry.index, done)
+        self._around.schedule(self)
+        return entry.index
+
+    def when_applied(self, index: int, done: Done) -> None:
+        """Call `done` when an entry that is in the log by now is applied; for the second sender of one batch, too."""
+        self._waiting.setdefault(index, []).append(done)
+
+    def transfer(self, target: str | None = None) -> bool:
+        """Hand leadership over, to the follower that has most if none is named; return whether there is anyone."""
+        if self.stopped is not None:
+            return False
+        self.wake()
+        self.node.look_at(self._now())
+        target = target or self.node.successor()
+        if self.node.role is not Role.LEADER or target is None:
+            return False
+        self.node.transfer_leadership(target, self._now())
+        self._around.schedule(self)
+        return True
+
+    def campaign(self) -> None:
+        """Run for leader at once: for the replica that was named first leader of a new group."""
+        self.node.campaign(self._now())
+        self._around.schedule(self)
+
+    # --- What happens to it ---
+
+    def receive(self, message: Message, payload: Buffer = b"") -> None:
+        """Take a message from another replica; an append with the batches of its entries."""
+        if self.stopped is not None:
+            return
+        if isinstance(message, Append):
+            try:
+                message = self._recent.receive(message, payload)
+            except CorruptBatch as error:
+                log.warning("%s: an append from %s is dropped: %s", self.group, message.sender, error)
+                return
+        self._attempt(lambda: self._step(message))
+
+    def _step(self, message: Message) -> None:
+        # What only confirms that nothing is going on must not wake anybody: the answer would wake the other.
+        lulls = isinstance(message, Heartbeat) or (isinstance(message, HeartbeatResponse) and message.asleep)
+        if not lulls:
+            self.wake()
+        self.node.step(message, self._now())
+        self._around.schedule(self)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        if self.stopped is None:
+            now = self._now()
+            self.node.able = now >= self._unfit_until
+            self.node.tick(now)
+            self.perform()
+
+    def wake(self) -> None:
+        """Leave sleep, BEFORE anything is said to this replica or asked of it."""
+        if self.node.asleep:
+            self.node.wake(self._now(), self._around.heard(self.peers))
+            self._note_sleep()
+            self._around.schedule(self)
+
+    def _synced(self, error: StorageError | None) -> None:
+        """A sync of the block has ended."""
+
+        def note() -> None:
+            if error is not None:
+                raise error
+            self.node.synced(self.replica.block.synced_index, self._now())
+            self._perform()
+
+        if self.stopped is None:
+            self._attempt(note)
+
+    def perform(self) -> None:
+        """Do what the core says."""
+        if self.stopped is None:
+            self._attempt(self._perform)
+
+    def checkpoint(self) -> bool:
+        """Keep the machine's state, as soon as everything in it is on the disk; return whether that is done."""
+        block = self.replica.block
+        if self.stopped is not None or block.checkpoint.commit_index >= block.commit_index:
+            return True
+        if self.applied > min(block.synced_index, block.last_index):
+            return False
+        try:
+            block.write_checkpoint(self.applied, self.machine.checkpoint())
+        except DiskFull as error:
+            # The one before still stands, and the log with it.
+            log.warning("%s: no checkpoint: %s", self.group, error)
+            return False
+        except StorageError as error:
+            self._fall_back(error)
+        return True
+
+    def close(self) -> None:
+        """Leave the group and let go of the files; whoever waits is told."""
+        if self.stopped is None:
+            self.checkpoint()
+            self._stop(ClosedError(f"{self.group} is closed"))
+
+    # --- Performing, in order ---
+
+    def _perform(self) -> None:
+        ready = self.node.ready()
+        if ready.hard_state is not None:
+            self._save(ready.hard_state)
+        if ready.truncate_to is not None:
+            self._recent.cut(ready.truncate_to)
+            self.replica.block.truncate(ready.truncate_to + 1)
+        if ready.entries:
+            self._write(ready.entries)
+        self._recent.settle()
+        for message in self._around.gather(self.group, ready.messages):
+            self._around.send(self.group, message, self._payload(message))
+        self.node.advance()
+        self._apply(ready.commit)
+        self._note_role()
+
+    def _save(self, hard: HardState) -> None:
+        try:
+            self.replica.save(hard)
+        except StorageError as error:
+            raise ReplicaLost(f"{self.group}: a vote could not be saved: {error}") from error
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        block = self.replica.block
+        block.append([self._recent.take(entry) for entry in entries])
+        self._around.flusher.written(block, "commit")
+
+    def _payload(self, message: Message) -> Sequence[Buffer]:
+        """Return the batches of an append: out of memory if they are there, or from the file, checked."""
+        if not isinstance(message, Append):
+            return ()
+        return [
+            (self._recent.get(entry.index) or self._read(entry.position, entry.position + entry.length)).buffer
+            for entry in message.entries
+        ]
+
+    def _read(self, position: int, limit: int) -> Batch:
+        """Read one batch back from the file; what does not pass its checks never leaves this replica."""
+        data = self.replica.block.read_at(position, 1, limit)
+        batch = Batch.parse(data, batch_bytes_max=FORMAT_BYTES_MAX)
+        batch.check_crc()
+        return batch
+
+    def _apply(self, commit: int) -> None:
+        block, core = self.replica.block, self.node.log
+        end = core.end_of(commit)
+        if commit > block.commit_index or end > block.committed_position:
+            block.commit(commit, end)
+        if self.applied >= commit:
+            return
+        for batch in self._batches(self.applied + 1, commit):
+            answer = self._applied(batch)
+            for done in self._waiting.pop(batch.index, ()):
+                done(Applied(batch, answer))
+        self._around.applied(self)
+        self._owner.advanced()
+
+    def _applied(self, batch: Batch) -> object:
+        try:
+            return self.machine.apply(batch.index, batch)
+        except ClymqError as error:
+            raise ReplicaLost(f"{self.group}: entry {batch.index} cannot be applied: {error}") from error
+
+    def _batches(self, start: int, end: int) -> Iterator[Batch]:
+        """Yield committed batches, out of memory or from the file, and let go of them."""
+        position: int | None = None
+        for index in range(start, end + 1):
+            batch = self._recent.pop(index)
+            if batch is None:
+                if position is None:
+                    position = self.node.log.end_of(index - 1)
+                batch = self._read(position, self.replica.block.end_position)
+            if position is not None:
+                position += batch.length
+            yield batch
+
+    def _note_role(self) -> None:
+        term = self.node.term if self.node.role is Role.LEADER else None
+        if term != self._led:
+            self._lose_leadership()
+            if term is not None:
+                log.info("%s: %s leads term %d", self.group, self._around.name, term)
+                block = self.replica.block
+                self._led, self._next_offset, self._last_append_time = term, block.end_offset, block.last_append_time
+                self._owner.leads(term)
+        self._note_sleep()
+
+    def _note_sleep(self) -> None:
+        leader = self.node.leader
+        if self.node.asleep and not self._sleeps and leader is not None:
+            self._sleeps = True
+            self._around.sleeps(self, leader)
+        elif self._sleeps and not self.node.asleep:
+            self._sleeps = False
+            self._around.woken(self)
+
+    def _lose_leadership(self) -> None:
+        """Whoever waits may try elsewhere; what was proposed may still be committed, once, by another leader."""
+        if self._led is None:
+            return
+        self._led = None
+        waiting, self._waiting = self._waiting, {}
+        self._owner.leads_no_more()
+        error = NotLeader(f"{self._around.name} leads {self.group} no more", hint=self.node.leader)
+        for done in [done for some in waiting.values() for done in some]:
+            done(error)
+
+    # --- When the disk fails ---
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (StorageError, ReplicaLost) as error:
+            self._fall_back(error)
+
+    def _fall_back(self, error: StorageError | ReplicaLost) -> None:
+        """Go on as far as the disk can still be trusted; a leader lets another one lead first."""
+        log.error("%s: %s", self.group, error)
+        farewell = self.node.farewell()
+        if farewell is not None:
+            self._around.send(self.group, farewell, ())
+        block = self.replica.block
+        if isinstance(error, ReplicaLost) or block.failure is not None:
+            self._stop(error)
+        elif isinstance(error, CorruptBlock | CorruptBatch):
+            self._read_anew(error)
+        else:
+            self._unfit_until = self._now() + FULL_DISK_MS
+            self._begin_anew()
+
+    def _read_anew(self, error: StorageError) -> None:
+        """A read met damage: find out how far the block is good, and go on from there."""
+        old = self.replica.block
+        try:
+            self.replica.verify()
+        except StorageError as second:
+            self._stop(second)
+            return
+        self._around.flusher.remove(old)
+        self._around.flusher.add(self.replica.block, self._synced)
+        if self.replica.block.loss is None:
+            # Everything is there when it is read again: the disk cannot be relied on.
+            self._stop(error)
+        else:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Be as after a restart: what was said before was said by a process that is gone."""
+        self._lose_leadership()
+        self._recent.clear()
+        incarnation = self._around.draw(1, INCARNATION_MAX)
+        self.node = self._make_node(incarnation, lame=self.node.lame or self.replica.lame)
+        self.node.able = self._now() >= self._unfit_until
+        self._note_sleep()
+
+    def _stop(self, error: ClymqError) -> None:
+        self.stopped = error
+        self._lose_leadership()
+        replica = self.replica
+        self._around.flusher.remove(replica.block, replica.close)
+        self._around.stopped(self)
+        if not isinstance(error, ClosedError):
+            self._owner.stopped(error)
+
+    # --- Inside ---
+
+    def _now(self) -> float:
+        return self._around.clock.monotonic_ms()

@@ -1,0 +1,226 @@
+"""All Raft groups of one process: one clock, one flusher, one heartbeat per pair of brokers.
+
+The host routes messages to groups, lets each group perform once per turn of the event loop, ticks those that are awake,
+and writes checkpoints when a group comes to rest. It costs nothing for groups that sleep: what keeps them asleep, and
+what wakes them, is between two brokers, not between two replicas (`clymq.raft.groups`).
+
+No thread, socket or time but through what is handed in, so that the simulator runs this very code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from clymq.clock import Clock
+from clymq.config import Config
+from clymq.errors import InvalidRequest
+from clymq.raft.groups import Coalescer, PairHeartbeat
+from clymq.raft.messages import Message
+from clymq.raft.state import Limits
+from clymq.record.layout import Buffer
+from clymq.replication.machine import Machine
+from clymq.replication.raft_driver import RaftDriver
+from clymq.replication.replica import Replica
+from clymq.replication.surroundings import Owner
+from clymq.storage.flusher import Flusher
+
+# Three looks in each interval: an election is late by a third of a heartbeat at most.
+TICKS_PER_HEARTBEAT: Final = 3
+REST_MS: Final = 500
+CHECKPOINTS_PER_TICK: Final = 8
+
+log = logging.getLogger("clymq.replication")
+
+
+class Links(Protocol):
+    """The way to the other brokers. What is sent may be lost; it is never changed."""
+
+    def send(self, group: str, message: Message, payload: Sequence[Buffer]) -> None:
+        """Send a replica's message to `message.receiver`, the batches of an append with it."""
+
+    def beat(self, peer: str, beat: PairHeartbeat) -> None:
+        """Send a broker's heartbeat."""
+
+
+class RaftHost:
+    """The groups of this process. `start` it, `add` groups, hand it what arrives, `close` it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock,
+        config: Config,
+        links: Links,
+        draw: Callable[[int, int], int],
+        incarnation: int,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.incarnation = incarnation
+        self.draw = draw
+        self.limits = Limits(
+            election_ms_min=config.election_ms_min,
+            election_ms_max=config.election_ms_max,
+            heartbeat_ms=config.heartbeat_ms,
+            append_bytes_max=config.append_bytes_max,
+            window_messages=config.append_window,
+        )
+        self.uncommitted_bytes_max = config.uncommitted_bytes_max
+        self.flusher = Flusher(clock, config)
+        self._links = links
+        self._checkpoint_ms_max = config.checkpoint_ms_max
+        self._coalescer = Coalescer(
+            name, incarnation, heartbeat_ms=config.heartbeat_ms, election_ms=config.election_ms_min
+        )
+        self._drivers: dict[str, RaftDriver] = {}
+        self._awake: dict[RaftDriver, None] = {}
+        self._scheduled: dict[RaftDriver, None] = {}
+        self._unsaved: dict[RaftDriver, _Unsaved] = {}
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self.clock.call_later(0, self._tick)
+
+    # --- Groups ---
+
+    def add(self, group: str, members: Sequence[str], replica: Replica, machine: Machine, owner: Owner) -> RaftDriver:
+        """Host a group; its replica is open, its machine new."""
+        if group in self._drivers:
+            raise InvalidRequest(f"group {group} is hosted already")
+        driver = RaftDriver(self, group, members, replica, machine, owner)
+        self._drivers[group] = driver
+        self._awake[driver] = None
+        self._coalescer.join(driver.peers, self.clock.monotonic_ms())
+        self.schedule(driver)
+        return driver
+
+    def remove(self, group: str) -> None:
+        """Host it no longer; no change if it is not here."""
+        driver = self._drivers.get(group)
+        if driver is not None:
+            driver.close()
+
+    @property
+    def groups(self) -> Mapping[str, RaftDriver]:
+        """The groups that take part."""
+        return self._drivers
+
+    def hand_over(self) -> bool:
+        """Give every leadership away, as far as there is somebody to take it; return whether some are still here."""
+        handed = [driver.transfer() for driver in list(self._drivers.values())]
+        return any(handed)
+
+    def close(self) -> None:
+        """Leave all groups. What is on its way is lost, what is acknowledged is on the disk."""
+        self._closed = True
+        for driver in list(self._drivers.values()):
+            driver.close()
+
+    # --- What arrives ---
+
+    def receive(self, group: str, message: Message, payload: Buffer = b"") -> None:
+        """Take a message for a group; one for a group that is not here is lost."""
+        driver = self._drivers.get(group)
+        if driver is not None:
+            driver.receive(message, payload)
+
+    def receive_beat(self, beat: PairHeartbeat) -> None:
+        """Take another broker's heartbeat, and what it carries for groups that are awake."""
+        for group in sorted(self._coalescer.hear(beat, self.clock.monotonic_ms())):
+            self._drivers[group].wake()
+        for group, message in beat.beats:
+            self.receive(group, message)
+
+    # --- Time ---
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        now = self.clock.monotonic_ms()
+        for group in sorted(self._coalescer.silent(now)):
+            self._drivers[group].wake()
+        for driver in list(self._awake):
+            driver.tick()
+        for peer, beat in self._coalescer.beat(now):
+            self._links.beat(peer, beat)
+        self._write_checkpoints(now)
+        interval = self.limits.heartbeat_ms
+        if self._awake or self._unsaved:
+            interval //= TICKS_PER_HEARTBEAT
+        self.clock.call_later(interval, self._tick)
+
+    def _write_checkpoints(self, now: float) -> None:
+        """Write those that are due, a few at a time: each of them waits for the disk."""
+        due = [driver for driver, unsaved in self._unsaved.items() if unsaved.due_at(self._checkpoint_ms_max) <= now]
+        for driver in due[:CHECKPOINTS_PER_TICK]:
+            del self._unsaved[driver]
+            if not driver.checkpoint():
+                self.applied(driver)  # again, when it has rested once more
+
+    # --- What drivers use ---
+
+    def schedule(self, driver: RaftDriver) -> None:
+        """Let a driver perform before this turn of the event loop ends, once for all that happens in it."""
+        if not self._scheduled:
+            self.clock.call_later(0, self._perform)
+        self._scheduled[driver] = None
+
+    def _perform(self) -> None:
+        scheduled, self._scheduled = self._scheduled, {}
+        for driver in scheduled:
+            driver.perform()
+
+    def gather(self, group: str, messages: Iterable[Message]) -> Sequence[Message]:
+        """Keep heartbeats for the next interval; return the messages that go now."""
+        return self._coalescer.gather(group, messages)
+
+    def send(self, group: str, message: Message, payload: Sequence[Buffer]) -> None:
+        """Send a message, or lose it."""
+        self._links.send(group, message, payload)
+
+    def heard(self, peers: Iterable[str]) -> Mapping[str, float]:
+        """Return when the brokers of these replicas were last heard from."""
+        heard = self._coalescer.heard()
+        return {peer: heard[peer] for peer in peers}
+
+    def sleeps(self, driver: RaftDriver, leader: str) -> None:
+        """A group has fallen asleep."""
+        self._awake.pop(driver, None)
+        self._coalescer.sleeps(driver.group, leader, driver.peers)
+
+    def woken(self, driver: RaftDriver) -> None:
+        """A group is awake."""
+        self._awake[driver] = None
+        self._coalescer.woken(driver.group)
+
+    def applied(self, driver: RaftDriver) -> None:
+        """A group's state has moved: a checkpoint will be due."""
+        now = self.clock.monotonic_ms()
+        unsaved = self._unsaved.get(driver)
+        if unsaved is None:
+            self._unsaved[driver] = _Unsaved(now)
+        else:
+            unsaved.moved_at = now
+
+    def stopped(self, driver: RaftDriver) -> None:
+        """A replica is out."""
+        if self._drivers.get(driver.group) is driver:
+            del self._drivers[driver.group]
+            self._coalescer.leave(driver.group, driver.peers)
+        for these in (self._awake, self._scheduled, self._unsaved):
+            these.pop(driver, None)
+
+
+class _Unsaved:
+    """A group whose last checkpoint is behind its state, since when, and when it last moved."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.moved_at = now
+
+    def due_at(self, checkpoint_ms_max: int) -> float:
+        return min(self.moved_at + REST_MS, self.since + checkpoint_ms_max)

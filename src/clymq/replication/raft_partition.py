@@ -1,0 +1,186 @@
+"""A partition whose active block is replicated by Raft: what its leader does with a push, and how it seals.
+
+Between the broker's verbs and the driver. A push is judged, stamped, submitted and proposed in one go, so that the next
+one is judged against it; it is answered when it is applied, a duplicate when its original is. What a term begins with
+stands here too: a GENESIS if the log is empty, then the BeLeader entry.
+
+`begin` is how the state at the end of the block before gets into a new one. It may take its time, because another
+broker may have to be asked; the term may be over by the time it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clymq.clock import Clock
+from clymq.errors import BlockSealed, ClymqError, NotLeader, NotReady
+from clymq.raft.messages import Kind
+from clymq.record.batch import Batch
+from clymq.replication.entries import BeLeader, Entry, Genesis, batch_of
+from clymq.replication.machine import PartitionMachine
+from clymq.replication.raft_driver import Applied, RaftDriver
+
+Begin = Callable[[Callable[[Genesis], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch is in the log, committed: where its first message is (-1: so long ago that nobody knows)."""
+
+    base_offset: int
+    duplicate: bool
+
+
+Answer = Callable[[Stored | ClymqError], None]
+
+
+class RaftPartition:
+    """The owner of a partition's Raft group on one broker. `attach` it to the driver that it was made for."""
+
+    def __init__(self, name: str, machine: PartitionMachine, clock: Clock, begin: Begin) -> None:
+        self.machine = machine
+        self.on_elected: Callable[[int], None] = _ignore
+        self.on_advance: Callable[[], None] = _ignore
+        self.on_stop: Callable[[ClymqError], None] = _ignore
+        self._name = name
+        self._clock = clock
+        self._begin = begin
+        self._sealing: list[Answer] | None = None
+
+    def attach(self, driver: RaftDriver) -> None:
+        """Speak through this driver from now on."""
+        self.driver = driver
+
+    # --- What producers and the controller ask ---
+
+    def push(self, batch: Batch, answer: Answer) -> None:
+        """Store a batch that has passed the door's checks; a refusal is raised, all else is answered."""
+        self._check_open()
+        duplicate = self.machine.judge(batch)
+        if duplicate is None:
+            index = self.driver.propose(batch, lambda outcome: answer(_stored(outcome)))
+            self.machine.submitted(index, batch)
+        elif duplicate.index <= self.machine.applied:
+            answer(Stored(duplicate.base_offset, duplicate=True))
+        else:
+            where = duplicate.base_offset
+            self.driver.when_applied(
+                duplicate.index,
+                lambda outcome: answer(outcome if isinstance(outcome, ClymqError) else Stored(where, duplicate=True)),
+            )
+
+    def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
+        """Give a producer its next epoch; the answer is `Initialised`, or an error."""
+        self._check_open()
+        self.write(self.machine.init_producer(producer, now=self._clock.wall_us()), answer)
+
+    def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
+        """Put a control entry into the log; the answer is what the machine says when it is applied, or an error."""
+        self._check_open()
+        batch = Batch.parse(bytearray(batch_of(entry)))
+        index = self.driver.propose(
+            batch, lambda outcome: answer(outcome.answer if isinstance(outcome, Applied) else outcome)
+        )
+        self.machine.submitted(index, batch)
+
+    def seal(self, answer: Answer) -> None:
+        """End the block: nothing more is taken, what is on its way is applied, then the SEAL is written.
+
+        A second call is answered like the first. The answer's offset is the block's end.
+        """
+        self.driver.check_leading()
+        core = self.driver.node.log
+        if self.machine.sealed:
+            answer(Stored(self.driver.replica.block.end_offset, duplicate=True))
+        elif core.sealed:
+            self.driver.when_applied(core.last_index, lambda outcome: answer(_stored(outcome)))
+        elif not self.machine.leading:
+            raise NotReady("the leader's first entry is not applied here", hint="try again, or ask who leads")
+        else:
+            self._sealing = [*(self._sealing or ()), answer]
+            self._seal_if_applied()
+
+    # --- What its driver tells it ---
+
+    def leads(self, term: int) -> None:
+        """This replica was elected: begin the term."""
+        self.machine.lead(term)
+        core = self.driver.node.log
+        if core.sealed:
+            return
+        if core.last_index == 0:
+            self._begin(lambda genesis: self._begin_block(term, genesis))
+        else:
+            self._be_leader(term)
+
+    def leads_no_more(self) -> None:
+        """It leads no more: what is submitted is forgotten."""
+        self.machine.roll_back()
+        sealing, self._sealing = self._sealing or [], None
+        for answer in sealing:
+            answer(NotLeader(f"{self._name} leads no more", hint=self.driver.leader))
+
+    def advanced(self) -> None:
+        """More is applied: a seal may be due, or done."""
+        self._seal_if_applied()
+        self.on_advance()
+
+    def stopped(self, error: ClymqError) -> None:
+        """This replica is out."""
+        self.on_stop(error)
+
+    # --- Inside ---
+
+    def _check_open(self) -> None:
+        self.driver.check_leading()
+        if self._sealing is not None:
+            raise BlockSealed("the block is about to be sealed", hint="the next block takes it")
+
+    def _begin_block(self, term: int, genesis: Genesis) -> None:
+        """Write the first entry of the block, unless somebody else leads by now."""
+        if self._still_leads(term) and self.driver.node.log.last_index == 0:
+            self.driver.propose(_control(genesis), kind=Kind.GENESIS)
+            self._be_leader(term)
+
+    def _be_leader(self, term: int) -> None:
+        def applied(outcome: Applied | ClymqError) -> None:
+            if isinstance(outcome, Applied):
+                self.on_elected(term)
+
+        self.driver.propose(_control(BeLeader(replica=self._name)), applied, kind=Kind.BELEADER)
+
+    def _still_leads(self, term: int) -> bool:
+        try:
+            self.driver.check_leading()
+        except NotLeader:
+            return False
+        return self.driver.node.term == term
+
+    def _seal_if_applied(self) -> None:
+        if self._sealing is None or self.machine.sealing or self.machine.applied < self.driver.node.log.last_index:
+            return
+        batch = _control(self.machine.seal(end=self.driver.next_offset, now=self._clock.wall_us()))
+        try:
+            index = self.driver.propose(batch, self._sealed, kind=Kind.SEAL)
+            self.machine.submitted(index, batch)
+        except ClymqError as error:
+            self._sealed(error)
+
+    def _sealed(self, outcome: Applied | ClymqError) -> None:
+        """The SEAL is applied, or never will be under this leader."""
+        sealing, self._sealing = self._sealing or [], None
+        for answer in sealing:
+            answer(_stored(outcome))
+
+
+def _stored(outcome: Applied | ClymqError) -> Stored | ClymqError:
+    return Stored(outcome.batch.base_offset, duplicate=False) if isinstance(outcome, Applied) else outcome
+
+
+def _ignore(*_: object) -> None:
+    """For whoever does not listen."""
+
+
+def _control(entry: Entry) -> Batch:
+    return Batch.parse(bytearray(batch_of(entry)))

@@ -1,0 +1,95 @@
+"""The batches of one group that are in memory: on their way into the file, or written and not applied yet.
+
+Everything here is also in the file, or was never written; it saves reading back what has just been in hand. Bounded:
+what does not fit any more is read from the file when it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clymq.errors import CorruptBatch
+from clymq.raft.messages import Append, Entry
+from clymq.record.batch import Batch
+from clymq.record.layout import FORMAT_BYTES_MAX, Buffer
+from clymq.replication.replica import descriptor
+
+RECENT_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+class Recent:
+    """Batches by index, and, while they are not written, by index and term: two leaders may have sent one each."""
+
+    def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._arrived: dict[tuple[int, int], Batch] = {}
+        self._written: dict[int, Batch] = {}
+        self._written_bytes = 0
+
+    def arrive(self, batch: Batch) -> None:
+        """A batch was proposed, or received."""
+        self._arrived[batch.index, batch.term] = batch
+
+    def receive(self, message: Append, payload: Buffer) -> Append:
+        """Take the batches that came with an append; return it with a descriptor of each.
+
+        Raise `CorruptBatch`, with nothing taken, if one is damaged or is not the entry that is due.
+        """
+        batches, position, expected = [], 0, message.previous_index + 1
+        while position < len(payload):
+            batch = Batch.parse(payload, position, batch_bytes_max=FORMAT_BYTES_MAX)
+            batch.check_crc()
+            if batch.index != expected or batch.term > message.term:
+                raise CorruptBatch("index", f"entry {batch.index} of term {batch.term} where {expected} was due")
+            batches.append(batch)
+            position += batch.length
+            expected += 1
+        for batch in batches:
+            self.arrive(batch)
+        return Append(
+            message.sender,
+            message.receiver,
+            message.term,
+            message.sender_incarnation,
+            message.receiver_incarnation,
+            message.previous_index,
+            message.previous_term,
+            # Where they will lie is for this replica's own log to say.
+            tuple(descriptor(0, batch) for batch in batches),
+            message.commit,
+            message.sequence,
+        )
+
+    def take(self, entry: Entry) -> Batch:
+        """Return the batch of an entry that is about to be written."""
+        batch = self._arrived.pop((entry.index, entry.term))
+        if self._written_bytes + batch.length <= self._bytes_max:
+            self._written[batch.index] = batch
+            self._written_bytes += batch.length
+        return batch
+
+    def settle(self) -> None:
+        """Everything that was to be written is: what is left of the arrived was not wanted."""
+        self._arrived.clear()
+
+    def get(self, index: int) -> Batch | None:
+        """Return a batch that was written, if it is here."""
+        return self._written.get(index)
+
+    def pop(self, index: int) -> Batch | None:
+        """Return it for the last time."""
+        batch = self._written.pop(index, None)
+        if batch is not None:
+            self._written_bytes -= batch.length
+        return batch
+
+    def cut(self, last: int) -> None:
+        """Forget the written ones behind an entry."""
+        for index in [index for index in self._written if index > last]:
+            self.pop(index)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._arrived.clear()
+        self._written.clear()
+        self._written_bytes = 0

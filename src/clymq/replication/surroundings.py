@@ -1,0 +1,68 @@
+"""What a group's driver may know of the process that it runs in, and of whoever owns the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from clymq.clock import Clock
+from clymq.errors import ClymqError
+from clymq.raft.messages import Message
+from clymq.raft.state import Limits
+from clymq.record.layout import Buffer
+from clymq.storage.flusher import Flusher
+
+if TYPE_CHECKING:
+    from clymq.replication.raft_driver import RaftDriver
+
+
+class Owner(Protocol):
+    """Whoever runs the group: a partition of a broker, or a test."""
+
+    def leads(self, term: int) -> None:
+        """This replica was elected; propose what a term begins with."""
+
+    def leads_no_more(self) -> None:
+        """It is no longer leader: forget what was submitted."""
+
+    def advanced(self) -> None:
+        """More is committed and applied."""
+
+    def stopped(self, error: ClymqError) -> None:
+        """This replica is out, and will not come back without being opened anew."""
+
+
+class Surroundings(Protocol):
+    """The process: its time, its chance, its flusher, and its way to the others."""
+
+    name: str
+    incarnation: int
+    clock: Clock
+    limits: Limits
+    flusher: Flusher
+    uncommitted_bytes_max: int
+    draw: Callable[[int, int], int]
+
+    def schedule(self, driver: RaftDriver) -> None:
+        """Let a driver perform before this turn of the event loop ends, once for all that happens in it."""
+
+    def gather(self, group: str, messages: Iterable[Message]) -> Sequence[Message]:
+        """Keep heartbeats for the next interval; return the messages that go now."""
+
+    def send(self, group: str, message: Message, payload: Sequence[Buffer]) -> None:
+        """Send a message, or lose it."""
+
+    def heard(self, peers: Iterable[str]) -> Mapping[str, float]:
+        """Return when the brokers of these replicas were last heard from."""
+
+    def sleeps(self, driver: RaftDriver, leader: str) -> None:
+        """A group has fallen asleep."""
+
+    def woken(self, driver: RaftDriver) -> None:
+        """A group is awake."""
+
+    def applied(self, driver: RaftDriver) -> None:
+        """A group's state has moved: a checkpoint will be due."""
+
+    def stopped(self, driver: RaftDriver) -> None:
+        """A replica is out."""
