@@ -1,0 +1,188 @@
+"""A process that hosts bare Raft groups: the driver, real disks and real sockets, and nothing above them.
+
+    python -m clymq.testing.raft_node --name a --listen HOST:PORT --peer b=HOST:PORT --peer c=HOST:PORT --data DIR
+
+It serves `Push`, `InitProducer` and `Pull` for groups named `0`, `1`, ... (as the topic), so that fault tests and
+benchmarks can ask of consensus alone what a broker will be asked. It prints `ready NAME HOST:PORT` when it serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+from clymq.clock import SystemClock
+from clymq.config import Config, load
+from clymq.errors import ClymqError, UnknownPartition
+from clymq.protocol.broker import InitProducer, ProducerReady, Pull, Pulled, Push, Pushed, StoredBatch
+from clymq.record import Batch, producer_id
+from clymq.replication.consensus_links import ConsensusLinks, handlers
+from clymq.replication.entries import Genesis
+from clymq.replication.hosted import Hosted
+from clymq.replication.machine import PartitionMachine
+from clymq.replication.producers import Initialised
+from clymq.replication.raft_driver import INCARNATION_MAX
+from clymq.replication.raft_host import RaftHost
+from clymq.replication.raft_partition import RaftPartition, Stored
+from clymq.replication.replica import Replica
+from clymq.rpc.endpoint import Endpoint
+from clymq.rpc.peer import Call
+from clymq.rpc.server import Server
+from clymq.rpc.transport import TcpTransport
+from clymq.storage.files import RealFiles
+from clymq.storage.folder import DataFolder
+
+
+class RaftProcess:
+    """The groups of one process, and the server in front of them."""
+
+    def __init__(self, name: str, data: str, peers: Mapping[str, str], groups: int, config: Config) -> None:
+        self.name = name
+        self._config = config
+        self._peers = peers
+        self._groups = groups
+        self._chance = random.SystemRandom()
+        self._clock = SystemClock()
+        self._files = RealFiles(sync_threads=config.fsync_threads)
+        self._folder = DataFolder.open(self._files, data, config)
+        self._partitions: dict[str, RaftPartition] = {}
+        incarnation = self._chance.randint(1, INCARNATION_MAX)
+        transport = TcpTransport()
+        self._endpoint = Endpoint(self._clock, config, name=name, role="broker", incarnation=incarnation)
+        self._links = ConsensusLinks(transport, self._endpoint, chance=self._chance.random)
+        self._host = RaftHost(
+            name,
+            clock=self._clock,
+            config=config,
+            links=self._links,
+            draw=self._chance.randint,
+            incarnation=incarnation,
+        )
+        self._server = Server(transport, self._endpoint)
+        self._endpoint.handlers.update(handlers(self._host))
+        self._endpoint.handlers.update({Push: self._push, InitProducer: self._init_producer, Pull: self._pull})
+
+    async def start(self, address: str) -> str:
+        """Open every group, listen, and return where."""
+        await self._server.start(address)
+        hosted = Hosted.open(self._files, f"{self._folder.path}/hosted")
+        for number in range(self._groups):
+            self._open(str(number), hosted)
+        for peer, at in self._peers.items():
+            self._links.join(peer, at)
+        self._host.start()
+        return self._server.address
+
+    async def close(self) -> None:
+        """Hand over, then leave."""
+        if self._host.hand_over():
+            handed = asyncio.Event()
+            self._clock.call_later(self._config.election_ms_max, handed.set)
+            await handed.wait()
+        await self._server.close()
+        await self._links.close()
+        self._host.close()
+        self._files.close()
+        self._folder.close()
+
+    def _open(self, group: str, hosted: Hosted) -> None:
+        try:
+            replica = Replica.open(
+                self._files,
+                f"{self._folder.path}/{group}/Block_1",
+                config=self._config,
+                handles=self._folder.handles,
+                space=self._folder.space,
+                hosted=hosted,
+                name=f"{group}/Block_1",
+                named_here=not os.environ.get("CLYMQ_TEST_OTHER_DISK"),
+            )
+        except ClymqError as error:
+            logging.getLogger("clymq.testing").error("group %s stays out: %s", group, error)
+            return
+        machine = PartitionMachine()
+        partition = RaftPartition(self.name, machine, self._clock, lambda done: done(Genesis(uid=b"u" * 16)))
+        driver = self._host.add(group, sorted({self.name, *self._peers}), replica, machine, partition)
+        partition.attach(driver)
+        self._partitions[group] = partition
+
+    # --- Verbs ---
+
+    def _partition(self, topic: str) -> RaftPartition:
+        partition = self._partitions.get(topic)
+        if partition is None:
+            raise UnknownPartition(f"group {topic} is not here")
+        return partition
+
+    def _push(self, call: Call) -> None:
+        request: Push = call.request
+        batch = Batch.parse(call.payload, batch_bytes_max=self._config.batch_bytes_max)
+        batch.check()
+
+        def answer(outcome: Stored | ClymqError) -> None:
+            if isinstance(outcome, Stored):
+                call.reply(Pushed(outcome.base_offset, batch.append_time, outcome.duplicate))
+            else:
+                call.fail(outcome)
+
+        self._partition(request.topic).push(batch, answer)
+
+    def _init_producer(self, call: Call) -> None:
+        def answer(outcome: object) -> None:
+            if isinstance(outcome, Initialised):
+                stored = tuple(StoredBatch(kept.cmdindex, kept.count, kept.base_offset) for kept in outcome.kept)
+                call.reply(ProducerReady(outcome.epoch, outcome.next, stored))
+            else:
+                assert isinstance(outcome, ClymqError)
+                call.fail(outcome)
+
+        self._partition(call.request.topic).init_producer(producer_id(call.request.producer), answer)
+
+    def _pull(self, call: Call) -> None:
+        """Read what is committed, from the leader only: nothing here waits."""
+        request: Pull = call.request
+        driver = self._partition(request.topic).driver
+        driver.check_leading()
+        block = driver.replica.block
+        end = block.end_offset
+        data = block.read(request.offset, request.bytes_max) if request.offset < end else memoryview(b"")
+        call.reply(Pulled(high_watermark=end, log_start=block.start_offset, block=1), [data] if data else ())
+
+
+async def serve(arguments: argparse.Namespace, config: Config) -> None:
+    """Serve until a signal says that it is enough."""
+    peers = dict(peer.split("=", 1) for peer in arguments.peer)
+    process = RaftProcess(arguments.name, arguments.data, peers, arguments.groups, config)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    sys.stdout.write(f"ready {arguments.name} {await process.start(arguments.listen)}\n")
+    sys.stdout.flush()
+    await stopping.wait()
+    await process.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the arguments and serve."""
+    parser = argparse.ArgumentParser(
+        prog="python -m clymq.testing.raft_node", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--listen", default="127.0.0.1:0")
+    parser.add_argument("--peer", action="append", default=[], help="NAME=HOST:PORT, once for each other member")
+    parser.add_argument("--groups", type=int, default=1)
+    parser.add_argument("--data", required=True)
+    parsed = parser.parse_args(arguments)
+    config = load(environment=os.environ)
+    logging.basicConfig(stream=sys.stderr, level=config.log.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(serve(parsed, config))
+
+
+if __name__ == "__main__":
+    main()
