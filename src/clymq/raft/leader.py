@@ -21,6 +21,8 @@ class Leader:
 
     def __init__(self, state: State) -> None:
         self.asleep = False
+        self.sure_until = 0.0
+        """The deadline when it was last looked at: it only moves on, so before that there is no need to look again."""
         self._state = state
         state.leader = state.me
         self._followers = {peer: Progress(next_index=state.log.last_index + 1, now=state.now) for peer in state.peers}
@@ -184,7 +186,8 @@ class Leader:
         """When a majority will not have been heard from for too long (dissertation §6.2)."""
         heard = sorted((progress.heard_at for progress in self._followers.values()), reverse=True)
         needed = self._state.quorum - 1  # beside this one
-        return heard[needed - 1] + self._state.limits.election_ms_min if needed else float("inf")
+        self.sure_until = heard[needed - 1] + self._state.limits.election_ms_min if needed else float("inf")
+        return self.sure_until
 
     def deadline(self) -> float:
         """When there is something to do."""

@@ -297,7 +297,8 @@ class RaftNode:
     def _clock(self, now: float) -> None:
         """Take the time; a leader that has not heard a majority for too long is none, whatever it is asked."""
         self._state.now = max(self._state.now, now)
-        if isinstance(self._role, Leader) and not self._role.asleep and now >= self._role.quorum_deadline():
+        role = self._role
+        if isinstance(role, Leader) and not role.asleep and now >= role.sure_until and now >= role.quorum_deadline():
             self._follow(self._state.term, None)
 
     # --- Inside: messages ---
