@@ -92,7 +92,8 @@ def time_range(timestamps: pa.Array) -> tuple[int, int]:
     """Return the earliest and latest of a column that is not empty, has no nulls, and was validated."""
     buffer = timestamps.buffers()[1]
     assert buffer is not None
-    times = memoryview(buffer).cast("b").cast("q")[timestamps.offset : timestamps.offset + len(timestamps)]
+    start, end = 8 * timestamps.offset, 8 * (timestamps.offset + len(timestamps))
+    times = memoryview(buffer)[start:end].cast("b").cast("q")  # the buffer may be longer, and not by whole numbers
     if times[0] == times[-1] and bytes(times) == bytes(times[:1]) * len(times):
         return times[0], times[0]  # all at one time, as most batches are: cheaper to see than to search
     if len(times) <= _FEW:
