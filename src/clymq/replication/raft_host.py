@@ -23,7 +23,7 @@ from clymq.record.layout import Buffer
 from clymq.replication.machine import Machine
 from clymq.replication.raft_driver import RaftDriver
 from clymq.replication.replica import Replica
-from clymq.replication.surroundings import Owner
+from clymq.replication.surroundings import Driven, Owner
 from clymq.storage.flusher import Flusher
 
 # Three looks in each interval: an election is late by a third of a heartbeat at most.
@@ -76,9 +76,9 @@ class RaftHost:
             name, incarnation, heartbeat_ms=config.heartbeat_ms, election_ms=config.election_ms_min
         )
         self._drivers: dict[str, RaftDriver] = {}
-        self._awake: dict[RaftDriver, None] = {}
-        self._scheduled: dict[RaftDriver, None] = {}
-        self._unsaved: dict[RaftDriver, _Unsaved] = {}
+        self._awake: dict[Driven, None] = {}
+        self._scheduled: dict[Driven, None] = {}
+        self._unsaved: dict[Driven, _Unsaved] = {}
         self._closed = False
 
     def start(self) -> None:
@@ -163,7 +163,7 @@ class RaftHost:
 
     # --- What drivers use ---
 
-    def schedule(self, driver: RaftDriver) -> None:
+    def schedule(self, driver: Driven) -> None:
         """Let a driver perform before this turn of the event loop ends, once for all that happens in it."""
         if not self._scheduled:
             self.clock.call_later(0, self._perform)
@@ -187,17 +187,17 @@ class RaftHost:
         heard = self._coalescer.heard()
         return {peer: heard[peer] for peer in peers}
 
-    def sleeps(self, driver: RaftDriver, leader: str) -> None:
+    def sleeps(self, driver: Driven, leader: str) -> None:
         """A group has fallen asleep."""
         self._awake.pop(driver, None)
         self._coalescer.sleeps(driver.group, leader, driver.peers)
 
-    def woken(self, driver: RaftDriver) -> None:
+    def woken(self, driver: Driven) -> None:
         """A group is awake."""
         self._awake[driver] = None
         self._coalescer.woken(driver.group)
 
-    def applied(self, driver: RaftDriver) -> None:
+    def applied(self, driver: Driven) -> None:
         """A group's state has moved: a checkpoint will be due."""
         now = self.clock.monotonic_ms()
         unsaved = self._unsaved.get(driver)
@@ -206,7 +206,7 @@ class RaftHost:
         else:
             unsaved.moved_at = now
 
-    def stopped(self, driver: RaftDriver) -> None:
+    def stopped(self, driver: Driven) -> None:
         """A replica is out."""
         if self._drivers.get(driver.group) is driver:
             del self._drivers[driver.group]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from clymq.clock import Clock
 from clymq.errors import ClymqError
@@ -11,9 +11,6 @@ from clymq.raft.messages import Message
 from clymq.raft.state import Limits
 from clymq.record.layout import Buffer
 from clymq.storage.flusher import Flusher
-
-if TYPE_CHECKING:
-    from clymq.replication.raft_driver import RaftDriver
 
 
 class Owner(Protocol):
@@ -32,6 +29,23 @@ class Owner(Protocol):
         """This replica is out, and will not come back without being opened anew."""
 
 
+class Driven(Protocol):
+    """A group's driver, as its process sees it."""
+
+    group: str
+    peers: tuple[str, ...]
+
+    def perform(self) -> None:
+        """Do what the core says."""
+
+    def tick(self) -> None:
+        """Let time pass."""
+
+    def checkpoint(self) -> bool:
+        """Keep the machine's state; return whether that is done."""
+        ...
+
+
 class Surroundings(Protocol):
     """The process: its time, its chance, its flusher, and its way to the others."""
 
@@ -43,7 +57,7 @@ class Surroundings(Protocol):
     uncommitted_bytes_max: int
     draw: Callable[[int, int], int]
 
-    def schedule(self, driver: RaftDriver) -> None:
+    def schedule(self, driver: Driven) -> None:
         """Let a driver perform before this turn of the event loop ends, once for all that happens in it."""
 
     def gather(self, group: str, messages: Iterable[Message]) -> Sequence[Message]:
@@ -55,14 +69,14 @@ class Surroundings(Protocol):
     def heard(self, peers: Iterable[str]) -> Mapping[str, float]:
         """Return when the brokers of these replicas were last heard from."""
 
-    def sleeps(self, driver: RaftDriver, leader: str) -> None:
+    def sleeps(self, driver: Driven, leader: str) -> None:
         """A group has fallen asleep."""
 
-    def woken(self, driver: RaftDriver) -> None:
+    def woken(self, driver: Driven) -> None:
         """A group is awake."""
 
-    def applied(self, driver: RaftDriver) -> None:
+    def applied(self, driver: Driven) -> None:
         """A group's state has moved: a checkpoint will be due."""
 
-    def stopped(self, driver: RaftDriver) -> None:
+    def stopped(self, driver: Driven) -> None:
         """A replica is out."""

@@ -4,6 +4,10 @@
 
 It serves `Push`, `InitProducer` and `Pull` for groups named `0`, `1`, ... (as the topic), so that fault tests and
 benchmarks can ask of consensus alone what a broker will be asked. It prints `ready NAME HOST:PORT` when it serves.
+
+The data folder has an id, random and made with it, in the file `disk`. `--disk-id` is the one that the groups name as
+this replica's: on any other disk nothing is begun, a replica that is missing is lost. Not given: any disk is the right
+one, as it is when groups are new.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import random
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from clymq.clock import SystemClock
 from clymq.config import Config, load
-from clymq.errors import ClymqError, UnknownPartition
+from clymq.errors import ClymqError, NotReady, UnknownPartition
 from clymq.protocol.broker import InitProducer, ProducerReady, Pull, Pulled, Push, Pushed, StoredBatch
 from clymq.record import Batch, producer_id
 from clymq.replication.consensus_links import ConsensusLinks, handlers
@@ -37,16 +42,22 @@ from clymq.rpc.server import Server
 from clymq.rpc.transport import TcpTransport
 from clymq.storage.files import RealFiles
 from clymq.storage.folder import DataFolder
+from clymq.storage.replace import read_whole, replace
+
+DISK_FILE: Final = "disk"
 
 
 class RaftProcess:
     """The groups of one process, and the server in front of them."""
 
-    def __init__(self, name: str, data: str, peers: Mapping[str, str], groups: int, config: Config) -> None:
+    def __init__(
+        self, name: str, data: str, peers: Mapping[str, str], groups: int, config: Config, *, disk_id: str | None = None
+    ) -> None:
         self.name = name
         self._config = config
         self._peers = peers
         self._groups = groups
+        self._disk_id = disk_id
         self._chance = random.SystemRandom()
         self._clock = SystemClock()
         self._files = RealFiles(sync_threads=config.fsync_threads)
@@ -72,8 +83,9 @@ class RaftProcess:
         """Open every group, listen, and return where."""
         await self._server.start(address)
         hosted = Hosted.open(self._files, f"{self._folder.path}/hosted")
+        named_here = self._disk_id in {None, self._disk()}
         for number in range(self._groups):
-            self._open(str(number), hosted)
+            self._open(str(number), hosted, named_here=named_here)
         for peer, at in self._peers.items():
             self._links.join(peer, at)
         self._host.start()
@@ -91,7 +103,16 @@ class RaftProcess:
         self._files.close()
         self._folder.close()
 
-    def _open(self, group: str, hosted: Hosted) -> None:
+    def _disk(self) -> str:
+        """Return the id of the disk, made and durable BEFORE anything is promised on it."""
+        path = f"{self._folder.path}/{DISK_FILE}"
+        kept = read_whole(self._files, path)
+        if kept is None:
+            kept = b"%032x" % self._chance.getrandbits(128)
+            replace(self._files, path, [kept])
+        return kept.decode()
+
+    def _open(self, group: str, hosted: Hosted, *, named_here: bool) -> None:
         try:
             replica = Replica.open(
                 self._files,
@@ -101,7 +122,7 @@ class RaftProcess:
                 space=self._folder.space,
                 hosted=hosted,
                 name=f"{group}/Block_1",
-                named_here=not os.environ.get("CLYMQ_TEST_OTHER_DISK"),
+                named_here=named_here,
             )
         except ClymqError as error:
             logging.getLogger("clymq.testing").error("group %s stays out: %s", group, error)
@@ -147,10 +168,12 @@ class RaftProcess:
     def _pull(self, call: Call) -> None:
         """Read what is committed, from the leader only: nothing here waits."""
         request: Pull = call.request
-        driver = self._partition(request.topic).driver
-        driver.check_leading()
-        block = driver.replica.block
-        end = block.end_offset
+        partition = self._partition(request.topic)
+        partition.driver.check_leading()
+        if not partition.machine.leading:
+            raise NotReady("what earlier terms have committed is not known here yet", hint="try again")
+        block = partition.driver.replica.block
+        end = block.end_at(min(block.commit_index, block.last_index)).offset
         data = block.read(request.offset, request.bytes_max) if request.offset < end else memoryview(b"")
         call.reply(Pulled(high_watermark=end, log_start=block.start_offset, block=1), [data] if data else ())
 
@@ -158,7 +181,9 @@ class RaftProcess:
 async def serve(arguments: argparse.Namespace, config: Config) -> None:
     """Serve until a signal says that it is enough."""
     peers = dict(peer.split("=", 1) for peer in arguments.peer)
-    process = RaftProcess(arguments.name, arguments.data, peers, arguments.groups, config)
+    process = RaftProcess(
+        arguments.name, arguments.data, peers, arguments.groups, config, disk_id=arguments.disk_id
+    )
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -178,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peer", action="append", default=[], help="NAME=HOST:PORT, once for each other member")
     parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--disk-id", help="the disk that the groups name as this replica's")
     parsed = parser.parse_args(arguments)
     config = load(environment=os.environ)
     logging.basicConfig(stream=sys.stderr, level=config.log.upper(), format="%(asctime)s %(levelname)s %(message)s")
