@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from clymq.raft.messages import Message, RequestVote, VoteResponse
+from clymq.raft.node import RaftNode
 from clymq.raft.state import Role
 from clymq.record.batch import Batch
 from clymq.record.layout import Flag, Header
@@ -24,6 +25,9 @@ class Observed(Protocol):
 
     name: str
     wiped: bool
+
+    @property
+    def node(self) -> RaftNode: ...
 
     @property
     def lame(self) -> bool: ...
@@ -210,6 +214,30 @@ class LameNeverVotes(Checker):
             self.fail(f"{replica.name} is lame and sends {type(message).__name__}")
 
 
+class VotesSeeWholeLogs(Checker):
+    """§5.4.1, and dissertation §9.6: no vote or pre-vote goes to a candidate whose log is older than the voter's.
+
+    A candidate may ask twice in one term, for its log may have grown; the newest log that it named is what counts. Of
+    the voter only the log is looked at, not the term that its seal was confirmed in.
+    """
+
+    def __init__(self, truth: Truth) -> None:
+        super().__init__(truth)
+        self._named: dict[tuple[str, int, bool], tuple[int, int]] = {}
+
+    def sent(self, replica: Observed, message: Message) -> None:
+        if isinstance(message, RequestVote):
+            asked = (message.sender, message.term, message.pre)
+            self._named[asked] = max(self._named.get(asked, (0, 0)), (message.last_term, message.last_index))
+        elif isinstance(message, VoteResponse) and message.granted:
+            log, named = replica.node.log, self._named[message.receiver, message.term, message.pre]
+            own = log.last_term, log.last_index
+            if named < own:
+                kind = "pre-vote" if message.pre else "vote"
+                ends = "whose log ends with entry {1} of term {0}".format
+                self.fail(f"{replica.name}, {ends(*own)}, gives a {kind} to {message.receiver}, {ends(*named)}")
+
+
 class WipedNeverVotes(Checker):
     """A disk that was wiped is another disk: it says nothing in the name of the old one."""
 
@@ -229,6 +257,7 @@ CHECKERS = (
     NoDuplicateCommand,
     SealedNeverGrows,
     LameNeverVotes,
+    VotesSeeWholeLogs,
     WipedNeverVotes,
 )
 
