@@ -12,7 +12,7 @@ from clymq.raft.messages import Kind, Message
 from clymq.raft.node import RaftNode
 from clymq.raft.state import Role
 from clymq.simulation.options import Options
-from clymq.simulation.replica import FOLDER, Replica
+from clymq.simulation.process import FOLDER, Process
 from clymq.simulation.world import World
 from raft_cluster import Cluster, Disk
 
@@ -47,12 +47,12 @@ def calm(seed: int = 1, **changes: object) -> World:
     return World(seed, dataclasses.replace(CALM, **changes))
 
 
-def leader(world: World) -> Replica:
+def leader(world: World) -> Process:
     (found,) = [r for r in world.replicas.values() if not r.stopped and r.node.is_ready]
     return found
 
 
-def others(world: World, replica: Replica) -> list[str]:
+def others(world: World, replica: Process) -> list[str]:
     return [name for name in world.names if name != replica.name]
 
 

@@ -16,7 +16,10 @@ from typing import Final, NamedTuple, NoReturn
 
 import click
 
+from clymq.cli.call import call
 from clymq.cli.dump import dump
+from clymq.cli.zkserver import zkserver
+from clymq.cli.zookeeper import zookeeper
 from clymq.config import load
 from clymq.errors import (
     ClymqError,
@@ -46,16 +49,21 @@ _CODES: Final[tuple[tuple[type[ClymqError], int], ...]] = (
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="clymq", prog_name="clymq")
 @click.option("--config", "file", type=click.Path(), help="Read settings from a TOML file.")
-def cli(file: str | None) -> None:
+@click.pass_context
+def cli(context: click.Context, file: str | None) -> None:
     """ClyMQ, a message queue for Python and Spark.
 
     Settings come from a TOML file and from the environment as CLYMQ_<SETTING>, which wins; CLYMQ_LOG sets how much is
     logged (error, warning, info, debug).
     """
-    _log_to_stderr(load(file=file, environment=os.environ).log)
+    context.obj = load(file=file, environment=os.environ)
+    _log_to_stderr(context.obj.log)
 
 
+cli.add_command(call)
 cli.add_command(dump)
+cli.add_command(zkserver)
+cli.add_command(zookeeper)
 
 
 def main() -> NoReturn:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
 
+from clymq.errors import NotReady
 from clymq.raft.candidate import Candidate
 from clymq.raft.follower import Follower
 from clymq.raft.leader import Leader
@@ -19,11 +20,13 @@ from clymq.raft.log import RaftLog
 from clymq.raft.messages import Append, RequestVote
 from clymq.raft.node import RaftNode
 from clymq.raft.state import HardState, State, majority
-from clymq.record.batch import Batch
 from clymq.record.layout import Header
 from clymq.replication.machine import PartitionMachine
 from clymq.replication.producers import Producers, Submitted
-from clymq.simulation.replica import Replica
+from clymq.replication.raft_driver import RaftDriver
+from clymq.replication.raft_partition import RaftPartition
+from clymq.replication.replica import Replica
+from clymq.simulation.process import Process
 from clymq.storage.block import Block
 from clymq.storage.end import End
 from clymq.storage.vote import Vote, VoteFile
@@ -33,13 +36,13 @@ Patches = list[tuple[type, str, Any]]
 
 def skip_fsync_before_ack() -> Patches:
     """A replica says that it has synced what it has only written."""
-    original = Replica._write
+    original = RaftDriver._write
 
-    def write(self: Replica, entries: Any) -> None:
+    def write(self: RaftDriver, entries: Any) -> None:
         original(self, entries)
-        self.node.synced(self.block.last_index, self.now)
+        self.node.synced(self.replica.block.last_index, self._now())
 
-    return [(Replica, "_write", write)]
+    return [(RaftDriver, "_write", write)]
 
 
 def ignore_the_own_term_rule() -> Patches:
@@ -70,12 +73,10 @@ def vote_twice() -> Patches:
 def forget_the_vote_on_restart() -> Patches:
     """The vote is not on the disk when it is sent."""
 
-    def save(self: Replica, ready: Any) -> None:
-        if ready.hard_state is not None:
-            self._vote.vote = Vote(ready.hard_state.term, "", 0, ready.hard_state.seal_term)
-            VoteFile.save(self._vote, self._vote.vote)
+    def save(self: Replica, hard: HardState) -> None:
+        VoteFile.save(self._vote, Vote(hard.term, "", 0, hard.seal_term))
 
-    return [(Replica, "_save", save)]
+    return [(Replica, "save", save)]
 
 
 def no_term_check_on_append() -> Patches:
@@ -107,11 +108,16 @@ def accept_after_seal() -> Patches:
         self._end.sealed = False
         append(self, batches)
 
+    def open_anyway(self: PartitionMachine) -> Submitted:
+        if self._submitted is None:
+            raise NotReady("the leader's first entry is not applied here")
+        return self._submitted
+
     return [
         (RaftLog, "sealed", property(lambda self: False)),
         (End, "take", take),
         (Block, "append", append_anyway),
-        (PartitionMachine, "_open", lambda self: self._submitted),
+        (PartitionMachine, "_open", open_anyway),
     ]
 
 
@@ -195,23 +201,24 @@ def count_an_unsynced_match() -> Patches:
 def let_a_lame_replica_vote() -> Patches:
     """A replica that has lost something takes part as if it had not."""
 
-    def make(self: Replica, **_: bool) -> RaftNode:
-        return original(self, lame=False)
+    def make(self: RaftDriver, incarnation: int, **_: bool) -> RaftNode:
+        return original(self, incarnation, lame=False)
 
-    original = Replica._make_node
-    return [(Replica, "_make_node", make)]
+    original = RaftDriver._make_node
+    return [(RaftDriver, "_make_node", make)]
 
 
 def trust_a_wiped_disk() -> Patches:
     """An empty disk begins anew in the name of the old one."""
-    original = Replica._open
+    original = Process._open
 
-    def open_anyway(self: Replica, *, verify: bool) -> None:
+    def open_anyway(self: Process, config: Any, *, verify: bool) -> Replica:
         wiped, self.wiped = self.wiped, False
-        original(self, verify=verify)
+        replica = original(self, config, verify=verify)
         self.wiped = wiped
+        return replica
 
-    return [(Replica, "_open", open_anyway)]
+    return [(Process, "_open", open_anyway)]
 
 
 def deduplicate_at_apply() -> Patches:
@@ -240,15 +247,16 @@ def begin_a_term_without_entry() -> Patches:
         (PartitionMachine, "leading", property(lambda self: True)),
         (Leader, "_refuse_if_out_of_turn", lambda self, kind: None),
         (PartitionMachine, "_open", lambda self: self._submitted or Submitted(self._state.producers)),
-        (Replica, "_begin_term", _begin_without_entry),
+        (RaftPartition, "leads", _begin_without_entry),
     ]
 
 
-def _begin_without_entry(self: Replica) -> None:
-    self._machine.lead(self.node.term)
-    self._machine._submitted = Submitted(self._machine._state.producers)
-    assert isinstance(self.node._role, Leader)
-    self.node._role._term_start = 0
+def _begin_without_entry(self: RaftPartition, term: int) -> None:
+    self.machine.lead(term)
+    self.machine._submitted = Submitted(self.machine._state.producers)
+    role = self.driver.node._role
+    assert isinstance(role, Leader)
+    role._term_start = 0
 
 
 def two_leaders_of_one_term() -> Patches:
@@ -288,11 +296,6 @@ def truncate_without_sync() -> Patches:
         take(self, batch)
 
     return [(Block, "_cut", cut), (End, "take", take_anything)]
-
-
-def deliver_unchecked_bytes() -> Patches:
-    """Nobody checks the producer's checksum."""
-    return [(Batch, "check_crc", lambda self: None)]
 
 
 MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {

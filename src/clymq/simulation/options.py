@@ -15,7 +15,8 @@ class Options:
     """The character of one run. Rates are per second of virtual time, for the whole cluster.
 
     `leader_bias`: how often a fault looks for the leader; `restart_odds`: of a stopped process, every 100 ms;
-    `append_bytes_max` and `window_messages`: how the leader feeds its followers.
+    `append_bytes_max` and `window_messages`: how the leader feeds its followers; `strike`: how often the power goes
+    right behind a promise (a vote; twenty times less often an acknowledgement or a cut of the log), to be back at once.
     """
 
     replicas: int
@@ -41,6 +42,7 @@ class Options:
     restart_odds: float
     append_bytes_max: int
     window_messages: int
+    strike: float = 0.0
 
     @classmethod
     def draw(cls, seed: int) -> Options:
@@ -51,6 +53,7 @@ class Options:
             return round(chance.uniform(low, high), 3) if chance.random() < odds else 0.0
 
         frantic = random.Random(f"frantic {seed}").random() < 0.4
+        strikes = random.Random(f"strikes {seed}")
         drawn = cls(
             replicas=chance.choice([1, 2, 3, 3, 3, 3, 4, 5, 5]),
             producers=chance.randint(1, 3),
@@ -75,6 +78,7 @@ class Options:
             restart_odds=chance.choice([0.1, 0.3, 0.8]),
             append_bytes_max=chance.choice([1, 2000, 1 << 20]),
             window_messages=chance.choice([1, 4, 64]),
+            strike=round(strikes.uniform(0.1, 0.5), 3) if strikes.random() < 0.3 else 0.0,
         )
         return drawn._frantic(chance) if frantic else drawn
 

@@ -27,8 +27,12 @@ class Surroundings(Protocol):
         """Write a line of the trace."""
         ...
 
-    def carry(self, message: Message, payload: tuple[bytes, ...]) -> None:
+    def carry(self, message: Message, payload: bytes) -> None:
         """Take a message to another replica, if the network will."""
+        ...
+
+    def cut(self, name: str) -> None:
+        """A replica has cut its log."""
         ...
 
     def carry_beat(self, sender: str, receiver: str, beat: PairHeartbeat) -> None:

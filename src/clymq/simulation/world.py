@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from clymq.clock import ManualClock
-from clymq.errors import ClymqError, StorageError
+from clymq.errors import ClymqError, ReplicaLost, StorageError
 from clymq.raft.groups import PairHeartbeat
-from clymq.raft.messages import Message
+from clymq.raft.messages import AppendResponse, Message, VoteResponse
 from clymq.raft.state import Role
 from clymq.simulation.checkers import Checkers, Violation
 from clymq.simulation.network import Network
 from clymq.simulation.options import Options
+from clymq.simulation.process import FOLDER, Disk, Process
 from clymq.simulation.producers import Producer
-from clymq.simulation.replica import FOLDER, Disk, Replica
 from clymq.storage.memory import MemoryFiles
 
 FAULTS_MS: Final = 10_000
@@ -53,7 +53,7 @@ class World:
         self._sealing = False
         self.disks = {name: Disk(self._files(), n + 1) for n, name in enumerate(self.names)}
         self.founders = {name: disk.identity for name, disk in self.disks.items()}
-        self.replicas: dict[str, Replica] = {}
+        self.replicas: dict[str, Process] = {}
         for name in self.names:
             self._start(name)
         self.producers = [Producer(self, f"p{n}") for n in range(self.options.producers)]
@@ -85,17 +85,23 @@ class World:
 
     # --- What replicas and producers use ---
 
-    def carry(self, message: Message, payload: tuple[bytes, ...]) -> None:
+    def carry(self, message: Message, payload: bytes) -> None:
         """Take a message to another replica, if the network will."""
         self._hash.update(repr(message).encode())
+        if isinstance(message, VoteResponse) and message.granted and not message.pre:
+            self._strike(message.sender, self.options.strike)
+        elif isinstance(message, AppendResponse) and not message.rejected:
+            self._strike(message.sender, self.options.strike / 20)
         self.network.send(
             message.sender, message.receiver, lambda: self.replicas[message.receiver].receive(message, payload)
         )
 
+    def cut(self, name: str) -> None:
+        """A replica has cut its log."""
+        self._strike(name, self.options.strike / 20)
+
     def carry_beat(self, sender: str, receiver: str, beat: PairHeartbeat) -> None:
         """Take the heartbeats of one broker to another."""
-        for _, message in beat.beats:
-            self.checkers.sent(self.replicas[sender], message)
         self.network.send(sender, receiver, lambda: self.replicas[receiver].receive_beat(beat))
 
     def ask(
@@ -120,17 +126,17 @@ class World:
         self._incarnations += 1
         try:
             verify = name in self._flipped
-            self.replicas[name] = Replica(self, name, self.disks[name], self._incarnations, verify=verify)
+            self.replicas[name] = Process(self, name, self.disks[name], self._incarnations, verify=verify)
             self._flipped.discard(name)
             self._doomed.discard(name)
-        except StorageError as error:
+        except (StorageError, ReplicaLost) as error:
             self.note(f"{name} does not start: {error}")
             return
         if self.replicas[name].lame:
             self._damaged.add(name)
         self.note(f"{name} starts{' lame' if self.replicas[name].lame else ''}")
 
-    def _live(self) -> dict[str, Replica]:
+    def _live(self) -> dict[str, Process]:
         return {name: replica for name, replica in self.replicas.items() if not replica.stopped}
 
     # --- Breaking things ---
@@ -174,6 +180,20 @@ class World:
             delay, full = disk.files.sync_delay_ms, disk.files.capacity_bytes
             disk.files = disk.files.crash(self.chance)
             disk.files.sync_delay_ms, disk.files.capacity_bytes = delay, full
+
+    def _strike(self, name: str, odds: float) -> None:
+        """Cut the power of a replica that has just promised something, and let it be back at once: does it remember?"""
+        if odds and self._faults and self.chance.random() < odds:
+            self.clock.call_later(self.chance.uniform(0, 3), lambda: self._blink(name))
+
+    def _blink(self, name: str) -> None:
+        if self._faults and name not in self._wiped:
+            self._crash(name)
+            self.clock.call_later(self.chance.uniform(1, 40), lambda: self._come_back(name))
+
+    def _come_back(self, name: str) -> None:
+        if self._faults:
+            self._restart(name)
 
     def _restart(self, name: str) -> None:
         """Start a stopped one again, from what its disk holds."""

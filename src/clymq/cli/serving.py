@@ -1,0 +1,64 @@
+"""Running a server from the command line: say when it is ready, and leave when a signal says so."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import click
+
+from clymq.errors import ClymqError
+from clymq.rpc.transport import parse_address
+from clymq.types import check_name
+
+
+class Node(Protocol):
+    """A process that serves."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
+
+    async def start(self, address: str) -> None:
+        """Serve; when this returns, it does."""
+        ...
+
+    async def close(self) -> None:
+        """Stop cleanly."""
+        ...
+
+
+def serve(name: str, listen: str, make: Callable[[], Node]) -> None:
+    """Run a node until SIGTERM or SIGINT; `ready NAME HOST:PORT` is the first line of stdout once it serves."""
+    try:
+        check_name(name)
+        parse_address(listen)
+    except ClymqError as error:
+        raise click.UsageError(str(error)) from None
+    asyncio.run(_serve(name, listen, make))
+
+
+async def _serve(name: str, listen: str, make: Callable[[], Node]) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    node = make()
+    starting = asyncio.create_task(node.start(listen))
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if starting.done():
+            starting.result()
+            click.echo(f"ready {name} {node.address}")
+            sys.stdout.flush()
+            await stopped
+        else:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+    finally:
+        stopped.cancel()
+        await node.close()

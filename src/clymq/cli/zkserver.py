@@ -1,0 +1,49 @@
+"""`clymq zkserver`: the process that owns the metadata."""
+
+from __future__ import annotations
+
+import click
+
+from clymq.cli.serving import serve
+from clymq.clock import Clock, SystemClock
+from clymq.config import Config
+from clymq.errors import ConfigError
+from clymq.metadata.store import MetadataStore
+from clymq.node.zkserver import ZkServerNode
+from clymq.rpc.transport import TcpTransport
+
+
+@click.command()
+@click.option("--name", default="ZkServer0", show_default=True, help="Unique among the zkservers of a cluster.")
+@click.option(
+    "--listen", default="127.0.0.1:7878", show_default=True, metavar="HOST:PORT", help="Port 0: any free one."
+)
+@click.option("--store", type=click.Choice(["embedded", "zookeeper"]), default="embedded", show_default=True)
+@click.option("--zookeeper", "hosts", default="127.0.0.1:2181", show_default=True, metavar="HOSTS")
+@click.option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
+@click.option("--data", default="zkserver-data", show_default=True, help="The folder of the embedded store.")
+@click.pass_obj
+def zkserver(config: Config, name: str, listen: str, store: str, hosts: str, root: str, data: str) -> None:
+    """Serve a cluster's metadata until SIGTERM or SIGINT.
+
+    With the embedded store this process holds it, alone, and brokers reach it here. With ZooKeeper several zkservers
+    may run; the tree is there.
+    """
+
+    clock, transport = SystemClock(), TcpTransport()
+
+    def make() -> ZkServerNode:
+        if store == "embedded":
+            return ZkServerNode.embedded(name, data, transport, clock, config)
+        return ZkServerNode(name, transport, clock, config, _zookeeper(hosts, clock, config, root), None)
+
+    serve(name, listen, make)
+
+
+def _zookeeper(hosts: str, clock: Clock, config: Config, root: str) -> MetadataStore:
+    try:
+        # Here and not above: kazoo comes with an extra, and the embedded store does without.
+        from clymq.metadata.zookeeper.store import ZookeeperStore  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ConfigError("store", "zookeeper", "needs kazoo: pip install 'clymq[zookeeper]'") from None
+    return ZookeeperStore(hosts, clock, config, root=root)

@@ -1,0 +1,181 @@
+"""`clymq zookeeper`: a real ZooKeeper server on this machine, from jars that are here already.
+
+PySpark's wheel carries ZooKeeper 3.9; Debian's packages put it under /usr/share. `ZookeeperServer` finds one of them,
+runs it as a child and watches over it; the command and the tests use the same class. For one machine and for trying
+things out: an ensemble is run by the people who run ensembles. It listens on the loopback interface only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from clymq.errors import ConfigError, ConnectFailed
+
+HOST = "127.0.0.1"
+TICK_MS = 500
+JAVA_NEEDED = 17
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 10.0
+# Without metrics-core the server does not start; without snappy-java it starts and no session can be made.
+JARS_NEEDED = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+_INSTALL_JARS = "pip install 'clymq[spark]' (its jars are enough), or apt-get install zookeeper"
+_INSTALL_JAVA = f"apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0: any free port.")
+@click.option("--data", type=click.Path(path_type=Path), default=Path("zookeeper-data"), show_default=True)
+def zookeeper(port: int, data: Path) -> int:
+    """Run a real ZooKeeper on this machine, for the loopback interface, until SIGTERM or SIGINT."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    server = ZookeeperServer(data, port)
+    server.start(stopped)
+    try:
+        if not stopped.is_set():
+            click.echo(f"ready zookeeper {server.address}")
+            sys.stdout.flush()
+        while not stopped.wait(0.2):
+            server.check()
+    finally:
+        server.stop()
+    return 0
+
+
+class ZookeeperServer:
+    """One ZooKeeper process: `start`, then clients may come to `address`, then `stop`."""
+
+    def __init__(self, data: Path, port: int = 0) -> None:
+        self._data = data
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None, "the server is not started"
+        return self._process.pid
+
+    def start(self, stopped: threading.Event | None = None) -> None:
+        """Run it, and wait until it serves; a second start goes on with the same data on the same port.
+
+        Returns early when `stopped` is set meanwhile.
+        """
+        java, jars = find_java(), find_jars()
+        self._data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._port == 0:
+            self._port = _free_port()
+        (self._data / "zoo.cfg").write_text(self._settings())
+        with (self._data / "zookeeper.log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 the command is ours
+                self._command(java, jars), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._wait_until_ready(stopped or threading.Event())
+
+    def check(self) -> None:
+        """Raise if the process has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            log = self._data / "zookeeper.log"
+            raise ConnectFailed(f"zookeeper ended with exit code {self._process.returncode}", hint=f"see {log}")
+
+    def stop(self) -> None:
+        """End it; what it has acknowledged is on its disk."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _command(self, java: str, jars: list[Path]) -> list[str]:
+        small = ["-Xmx128m", "-Xms16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        path = os.pathsep.join(map(str, jars))
+        return [java, *small, "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", f"{self._data}/zoo.cfg"]
+
+    def _settings(self) -> str:
+        settings = {
+            "tickTime": TICK_MS,
+            "dataDir": self._data.resolve(),
+            "clientPort": self._port,
+            "clientPortAddress": HOST,
+            "admin.enableServer": "false",  # its web server is not among the jars
+            "4lw.commands.whitelist": "srvr",
+            "maxClientCnxns": 0,
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+    def _wait_until_ready(self, stopped: threading.Event) -> None:
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        try:
+            while not self._is_ready() and not stopped.wait(0.02):
+                self.check()
+                if time.monotonic() > deadline:
+                    raise ConnectFailed(f"zookeeper at {self.address} does not serve after {READY_SECONDS_MAX:.0f} s")
+        except BaseException:
+            self.stop()
+            raise
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self._port), timeout=1) as connection:
+            # "imok" comes too early, before a session can be made; the mode is known when it serves.
+            connection.sendall(b"srvr")
+            return b"Mode:" in b"".join(iter(lambda: connection.recv(4096), b""))
+        return False
+
+
+def find_java() -> str:
+    """Return the command that runs Java, or raise with what to install."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else None
+    java = java or shutil.which("java")
+    if java is None:
+        raise ConfigError("java", None, f"Java {JAVA_NEEDED} or newer is needed: {_INSTALL_JAVA}", source="PATH")
+    return java
+
+
+def find_jars() -> list[Path]:
+    """Return the jars that make a server, from the first place that has them, or raise with what to install."""
+    for place in _places():
+        # Debian's jars have names without versions beside those with.
+        found = [sorted([*place.glob(f"{name}-[0-9]*.jar"), *place.glob(f"{name}.jar")]) for name in JARS_NEEDED]
+        if all(found):
+            return [jars[-1] for jars in found]
+    raise ConfigError("zookeeper", None, f"ZooKeeper's jars are needed: {_INSTALL_JARS}", source="this machine")
+
+
+def _places() -> Iterator[Path]:
+    spark_home = os.environ.get("SPARK_HOME")
+    if spark_home:
+        yield Path(spark_home) / "jars"
+    for entry in sys.path:
+        yield Path(entry) / "pyspark" / "jars"
+    yield from map(Path, ("/usr/share/java", "/usr/share/zookeeper", "/usr/share/zookeeper/lib"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,54 @@
+"""Verbs by name and as JSON: for `clymq call`, for tests, and for people.
+
+Bytes are base64 in JSON. A field that a verb does not have is refused here, unlike on the wire: who types a message by
+hand has misspelt it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from clymq.errors import InvalidRequest
+from clymq.protocol.verbs import Message, Reply, all_verbs, by_name
+
+
+def message_of(name: str, text: str) -> Message:
+    """Return the message with this name and these fields."""
+    verb = by_name(name)
+    if verb is None:
+        names = ", ".join(sorted(verb.name for verb in all_verbs()))
+        raise InvalidRequest(f"there is no verb {name!r}", hint=f"there are {names}")
+    try:
+        fields = msgspec.json.decode(text or "{}")
+        if not isinstance(fields, dict):
+            raise InvalidRequest(f"{name}: a JSON object with its fields is needed, not {text!r}")
+        unknown = fields.keys() - set(verb.message.__struct_fields__)
+        if unknown:
+            has = ", ".join(verb.message.__struct_fields__)
+            raise InvalidRequest(f"{name} has no field {', '.join(sorted(unknown))}", hint=f"it has {has}")
+        # As an array where the wire has one: JSON objects are for people.
+        return cast(Message, msgspec.convert(_in_order(verb.message, fields), verb.message))
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name}: {error}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"{name}: that is not JSON: {error}") from None
+
+
+def json_of(reply: Reply) -> str:
+    """Return a reply as one JSON document, every field of it."""
+    fields = {field: getattr(reply, field) for field in reply.__struct_fields__}
+    return msgspec.json.encode(fields).decode()
+
+
+def _in_order(kind: type[msgspec.Struct], fields: dict[str, Any]) -> Any:
+    if not kind.__struct_config__.array_like:
+        return fields
+    names = kind.__struct_fields__
+    required = len(names) - len(kind.__struct_defaults__)
+    missing = [name for name in names[:required] if name not in fields]
+    if missing:
+        raise InvalidRequest(f"{kind.__name__} needs {', '.join(missing)}")
+    defaults = dict(zip(names[required:], kind.__struct_defaults__, strict=True))
+    return [fields[name] if name in fields else defaults[name] for name in names]
