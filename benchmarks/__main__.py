@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import raft, report, storage
+from benchmarks import raft, raft_processes, report, rpc, storage, store
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], list[report.Row]]]] = {
     "raft": ("the consensus core in memory, three replicas on one core", raft.run),
+    "rpc": ("requests over TCP, beside a bare socket with the same bytes", rpc.run),
     "storage": ("batches and blocks on one disk, beside plain writev and pread", storage.run),
+    "store": ("the embedded metadata store and ZooKeeper, beside synced appends", store.run),
 }
+PROCESSES = ("consensus over three real processes, beside a bare skeleton", raft_processes.run)
 
 
 def main() -> int:
@@ -24,6 +27,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure")
+    parser.add_argument("--processes", action="store_true", help="raft: over three real processes, not in memory")
     parser.add_argument("--quick", action="store_true", help="small sizes: a look, not a measurement")
     parser.add_argument("--json", metavar="FILE", help="also write the rows to a file")
     arguments = parser.parse_args()
@@ -38,7 +42,7 @@ def main() -> int:
     chosen = list(BENCHMARKS) if "all" in arguments.names else arguments.names
     rows: list[report.Row] = []
     for name in chosen:
-        purpose, run = BENCHMARKS[name]
+        purpose, run = PROCESSES if name == "raft" and arguments.processes else BENCHMARKS[name]
         measured = run(arguments.quick)
         report.show(f"{name}: {purpose}", measured)
         rows += measured

@@ -66,6 +66,37 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     fsync_interval_ms: Annotated[int, Meta(ge=1, le=3600_000, description="the interval of fsync = interval")] = 1000
     fsync_threads: Annotated[int, Meta(ge=1, le=64, description="threads that sync files")] = 4
 
+    election_ms_min: Annotated[
+        int, Meta(ge=10, le=600_000, description="a replica that hears no leader for so long may run for it")
+    ] = 300
+    election_ms_max: Annotated[
+        int,
+        Meta(ge=10, le=600_000, description="and one that hears none for so long does; each draws its own patience"),
+    ] = 500
+    heartbeat_ms: Annotated[
+        int, Meta(ge=3, le=60_000, description="distance between the heartbeats of two brokers")
+    ] = 90
+    append_bytes_max: Annotated[
+        int, Meta(ge=KiB, le=GiB, description="a leader sends no more than this at once to a follower")
+    ] = MiB
+    append_window: Annotated[
+        int, Meta(ge=1, le=10_000, description="messages that a leader sends ahead to a follower without an answer")
+    ] = 64
+    uncommitted_bytes_max: Annotated[
+        int,
+        Meta(ge=KiB, le=64 * GiB, description="what may wait for a majority in one group before pushes are refused"),
+    ] = 64 * MiB
+    checkpoint_ms_max: Annotated[
+        int, Meta(ge=1, le=DAY_MS, description="a group that is never at rest writes a checkpoint this often")
+    ] = 10_000
+
+    session_timeout_ms: Annotated[
+        int, Meta(ge=500, le=600_000, description="a metadata session that is not heard of for so long ends")
+    ] = 6000
+    store_request_ms_max: Annotated[
+        int, Meta(ge=10, le=600_000, description="a request to the metadata store is answered within this or given up")
+    ] = 4000
+
     disk_reserve_bytes: Annotated[
         int, Meta(ge=0, le=2**60, description="free space kept for votes, checkpoints and seals")
     ] = 64 * MiB
@@ -79,6 +110,50 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=10_000, description="files of damaged bytes kept per block, the oldest leave first"),
     ] = 8
+
+    connections_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="connections that a server takes; further ones are refused")
+    ] = 16_384
+    frame_bytes_max: Annotated[
+        int, Meta(ge=128 * KiB, le=2 * GiB, description="largest frame on the wire; a longer one ends the connection")
+    ] = 64 * MiB
+    frame_ms_max: Annotated[
+        int, Meta(ge=10, le=3600_000, description="a frame that has begun must be there within this")
+    ] = 30_000
+    handshake_ms_max: Annotated[
+        int, Meta(ge=10, le=3600_000, description="a connection must have said who it is within this")
+    ] = 10_000
+    idle_ping_ms: Annotated[
+        int,
+        Meta(ge=10, le=DAY_MS, description="a silent connection is pinged after this, and dropped after twice this"),
+    ] = 15_000
+    window_requests: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="requests that one connection may have under way here")
+    ] = 1024
+    window_bytes: Annotated[int, Meta(ge=64 * KiB, le=64 * GiB, description="and how many bytes of them")] = 64 * MiB
+    partition_window_requests: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="requests that it may have under way here for one partition")
+    ] = 64
+    partition_window_bytes: Annotated[int, Meta(ge=64 * KiB, le=64 * GiB, description="and how many bytes of them")] = (
+        32 * MiB
+    )
+    waiting_requests_max: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="requests that wait on our side for the other side's window")
+    ] = 4096
+    write_buffer_bytes_max: Annotated[
+        int, Meta(ge=64 * KiB, le=64 * GiB, description="a peer that leaves more than this unread is dropped")
+    ] = 128 * MiB
+    one_way_buffer_bytes_max: Annotated[
+        int, Meta(ge=0, le=64 * GiB, description="one-way messages to a peer with more than this unread are dropped")
+    ] = 32 * MiB
+    connect_ms_max: Annotated[int, Meta(ge=1, le=3600_000, description="time to connect and shake hands")] = 5000
+    reconnect_ms_min: Annotated[
+        int, Meta(ge=1, le=3600_000, description="pause before a lost connection is made again; it doubles")
+    ] = 50
+    reconnect_ms_max: Annotated[int, Meta(ge=1, le=3600_000, description="and never is longer than this")] = 2000
+    drain_ms_max: Annotated[
+        int, Meta(ge=0, le=3600_000, description="a server that closes gives running calls so long to finish")
+    ] = 5000
 
 
 class Setting(NamedTuple):
@@ -171,3 +246,15 @@ def _check_together(config: Config) -> None:
     if config.message_bytes_max > config.batch_bytes_max:
         limit = f"must be at most batch_bytes_max = {config.batch_bytes_max}"
         raise ConfigError("message_bytes_max", config.message_bytes_max, limit)
+    if config.election_ms_min > config.election_ms_max:
+        limit = f"must be at most election_ms_max = {config.election_ms_max}"
+        raise ConfigError("election_ms_min", config.election_ms_min, limit)
+    if 2 * config.heartbeat_ms > config.election_ms_min:
+        limit = f"must be at most half of election_ms_min = {config.election_ms_min}"
+        raise ConfigError("heartbeat_ms", config.heartbeat_ms, limit)
+    if config.frame_bytes_max < config.batch_bytes_max + 64 * KiB:
+        limit = f"must be at least 64 KiB more than batch_bytes_max = {config.batch_bytes_max}"
+        raise ConfigError("frame_bytes_max", config.frame_bytes_max, limit)
+    if config.reconnect_ms_min > config.reconnect_ms_max:
+        limit = f"must be at most reconnect_ms_max = {config.reconnect_ms_max}"
+        raise ConfigError("reconnect_ms_min", config.reconnect_ms_min, limit)

@@ -48,15 +48,34 @@ def test_a_wrong_value_is_an_error_that_names_setting_value_and_what_is_allowed(
     assert allowed in str(error)
 
 
+# What else must be set so that every value of a setting is allowed.
+BESIDE = {
+    "message_bytes_max": {"batch_bytes_max": 2**30, "frame_bytes_max": 2**31},
+    "batch_bytes_max": {"message_bytes_max": 1, "frame_bytes_max": 2**31},
+    "frame_bytes_max": {"message_bytes_max": 1, "batch_bytes_max": 1024},
+    "reconnect_ms_min": {"reconnect_ms_max": 3600_000},
+    "reconnect_ms_max": {"reconnect_ms_min": 1},
+    "election_ms_min": {"election_ms_max": 600_000, "heartbeat_ms": 3},
+    "election_ms_max": {"election_ms_min": 10, "heartbeat_ms": 3},
+    "heartbeat_ms": {"election_ms_min": 600_000, "election_ms_max": 600_000},
+}
+
+
+def test_election_times_and_heartbeats_must_fit_together() -> None:
+    with pytest.raises(ConfigError, match="election_ms_min"):
+        load(flags={"election_ms_min": 600})
+    with pytest.raises(ConfigError, match="heartbeat_ms"):
+        load(flags={"heartbeat_ms": 151})
+
+
 def test_every_number_is_bounded_on_both_sides_and_both_bounds_are_allowed() -> None:
     for setting in config.settings():
         if "whole number" not in setting.allowed:
             continue
         low, high = (int(word) for word in setting.allowed.split() if word.lstrip("-").isdigit())
         for value in (low, high):
-            flags = {"batch_bytes_max": 2**30} if setting.name == "message_bytes_max" else {}
-            flags |= {"message_bytes_max": 1} if setting.name == "batch_bytes_max" else {}
-            assert getattr(load(flags=flags | {setting.name: value}), setting.name) == value
+            flags = BESIDE.get(setting.name, {}) | {setting.name: value}
+            assert getattr(load(flags=flags), setting.name) == value
         for value in (low - 1, high + 1):
             with pytest.raises(ConfigError, match=setting.name):
                 load(flags={setting.name: value})

@@ -1,0 +1,287 @@
+"""What producers and consumers ask of a broker, and what a broker tells a consumer on the consumer's own connection.
+
+Every request that names a partition carries its `uid`: a partition that was deleted and made anew is another one.
+Batches are payload, as they lie in the producer's memory and in the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from msgspec import Struct
+
+from clymq.protocol.verbs import Done, OneWay, Reply, Request, verb
+
+OFFSET_UNKNOWN: Final = -1
+
+
+class OffsetRange(Struct, frozen=True, array_like=True, gc=False):
+    """Offsets [start, end)."""
+
+    start: int
+    end: int
+
+
+class StoredBatch(Struct, frozen=True, array_like=True, gc=False):
+    """Where a batch of a producer went."""
+
+    cmdindex: int
+    count: int
+    base_offset: int
+
+
+class Pushed(Reply, frozen=True):
+    """The batch is stored as safely as it was asked for."""
+
+    base_offset: int = OFFSET_UNKNOWN
+    """-1: at ack 0, or a duplicate whose place is no longer known."""
+    append_time: int = 0
+    duplicate: bool = False
+
+
+@verb(100)
+class Push(Request[Pushed], frozen=True):
+    """Store the batch in the payload. What is repeated here must be what the batch says."""
+
+    topic: str
+    partition: str
+    uid: str
+    producer: str
+    cmdindex: int
+    ack: int
+    """-1 committed by a majority, 1 written by the leader, 0 answered on receipt."""
+    explicit_ack: bool = False
+    """The caller insisted on this ack; otherwise it is the partition's default as the client knew it."""
+
+    def window_key(self) -> Hashable:
+        """Pushes to one partition have a window of their own, so that a slow one does not hold up the rest."""
+        return self.uid
+
+
+class ProducerReady(Reply, frozen=True):
+    """The producer may go on under this epoch."""
+
+    epoch: int
+    next: int
+    """The cmdindex that the partition expects."""
+    stored: tuple[StoredBatch, ...] = ()
+    """Its last batches."""
+
+
+@verb(101)
+class InitProducer(Request[ProducerReady], frozen=True):
+    """Fence older processes of this producer and learn where it stands."""
+
+    topic: str
+    partition: str
+    uid: str
+    producer: str
+
+
+@verb(102)
+class CommitOffset(Request[Done], frozen=True):
+    """Store the position of a PSB group."""
+
+    topic: str
+    partition: str
+    uid: str
+    group: str
+    offset: int
+
+
+class CommittedOffset(Reply, frozen=True):
+    """The position of a PSB group."""
+
+    offset: int | None = None
+    """None: the group has none."""
+
+
+@verb(103)
+class FetchOffset(Request[CommittedOffset], frozen=True):
+    """Ask for the position of a PSB group."""
+
+    topic: str
+    partition: str
+    uid: str
+    group: str
+
+
+class Lease(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Offsets that one consumer of a PTP group has to itself for a while."""
+
+    lease: int
+    range: OffsetRange
+    deliveries: int = 1
+    """How many times these have been delivered, this time included."""
+    expires_in_ms: int = 0
+
+
+class Locator(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Where bytes can be had that the answering broker does not hold."""
+
+    block: int
+    broker: str
+    address: str
+
+
+class Pulled(Reply, frozen=True):
+    """Whole batches in the payload, the first of which holds the offset asked for; none when the wait was over."""
+
+    high_watermark: int
+    """The end of what readers may see."""
+    log_start: int
+    """The first offset that is still there."""
+    block: int = 0
+    next_block: int = 0
+    """Where to go on when this block is sealed and read to its end; 0: here."""
+    leases: tuple[Lease, ...] = ()
+    locator: Locator | None = None
+    # To a replica that pulls by position:
+    epoch: int = 0
+    position: int = 0
+    """Of the payload's first byte in the block."""
+    visible: int = 0
+    """Followers may show their readers what is below this index."""
+    sealed: bool = False
+    """The payload reaches the SEAL."""
+
+
+@verb(104)
+class Pull(Request[Pulled], frozen=True):
+    """Read batches, and wait for some if there are none: a consumer by offset, a replica by position.
+
+    PSB: `offset`. PTP: `group` and `consumer`; the answer leases a range. Followers and mending replicas: `replica`,
+    `epoch`, `incarnation`, `index`, `position`, where index and position say what they already hold.
+    """
+
+    topic: str
+    partition: str
+    uid: str
+    block: int = 0
+    """0: the one that holds the offset."""
+    offset: int = 0
+    bytes_min: int = 1
+    bytes_max: int = 1024 * 1024
+    wait_ms_max: int = 0
+    messages_max: int = 0
+    """PTP: how many at most to lease; 0: as many as fit."""
+    mode: int = 0
+    group: str = ""
+    consumer: str = ""
+    replica: str = ""
+    epoch: int = 0
+    incarnation: int = 0
+    index: int = 0
+    position: int = 0
+
+
+class ConsumerKnown(Reply, frozen=True):
+    """The broker will say `PingPong` this often, and takes three misses for the consumer's end."""
+
+    heartbeat_ms: int
+
+
+@verb(105)
+class ConInfo(Request[ConsumerKnown], frozen=True):
+    """A consumer announces itself on this connection."""
+
+    consumer: str
+
+
+@verb(106)
+class StartToGet(Request[Done], frozen=True):
+    """Begin to push a subscription's messages over this connection, as far as the credit goes."""
+
+    topic: str
+    partition: str
+    uid: str
+    mode: int
+    consumer: str
+    subscription: int
+    """Chosen by the consumer; it comes back in each `Pub`."""
+    group: str = "default"
+    offset: int = 0
+    credit_bytes: int = 0
+
+
+@verb(107)
+class Ack(Request[Done], frozen=True):
+    """The ranges are finished."""
+
+    topic: str
+    partition: str
+    uid: str
+    group: str
+    consumer: str
+    leases: tuple[int, ...]
+    ranges: tuple[OffsetRange, ...] = ()
+    """Empty: all of each lease."""
+
+
+@verb(108)
+class Nack(Request[Done], frozen=True):
+    """Deliver the leases again, after a delay."""
+
+    topic: str
+    partition: str
+    uid: str
+    group: str
+    consumer: str
+    leases: tuple[int, ...]
+    ranges: tuple[OffsetRange, ...] = ()
+    delay_ms: int = 0
+
+
+@verb(109)
+class Reject(Request[Done], frozen=True):
+    """Send the leases to the dead letters at once."""
+
+    topic: str
+    partition: str
+    uid: str
+    group: str
+    consumer: str
+    leases: tuple[int, ...]
+    ranges: tuple[OffsetRange, ...] = ()
+    reason: str = ""
+
+
+@verb(110)
+class Extend(Request[Done], frozen=True):
+    """Prolong the leases to this long from now."""
+
+    topic: str
+    partition: str
+    uid: str
+    group: str
+    consumer: str
+    leases: tuple[int, ...]
+    lease_ms: int
+
+
+@verb(111)
+class Pub(OneWay, frozen=True):
+    """A delivery to a consumer: whole batches in the payload, of which the leases (PTP) or the range (PSB) count."""
+
+    subscription: int
+    topic: str
+    partition: str
+    range: OffsetRange
+    leases: tuple[Lease, ...] = ()
+    high_watermark: int = 0
+
+
+@verb(112)
+class Credit(OneWay, frozen=True):
+    """The consumer has taken so many bytes of a subscription: the broker may send as many more."""
+
+    subscription: int
+    bytes: int
+
+
+@verb(113)
+class PingPong(Request[Done], frozen=True):
+    """The heartbeat between a broker and a consumer."""
+
+    consumer: str = ""

@@ -1,0 +1,393 @@
+"""Bytes between two processes: what a transport is, and the one on TCP.
+
+The only module above the operating system's sockets; nobody else touches them or the event loop's descriptors. It knows
+nothing of frames. It owns its sockets instead of using asyncio's streams because those copy: they join what is gathered
+before they send it (in 3.11), and hand out what they received in memory of their own.
+
+* What is written in one turn of the loop leaves in one `sendmsg`, from the memory that it lies in. So written memory
+  must stay as it is until `buffered` has fallen to 0; views of mapped files may be written too.
+* The receiver says where received bytes go (`get_buffer`) and is called until the wire is `closed`, once.
+* A wire that was closed still sends what was written before; one that was aborted does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from clymq.errors import ConnectFailed, ConnectionLost, InvalidRequest
+from clymq.protocol.frames import Buffer
+
+logger = logging.getLogger("clymq.rpc")
+
+# More than this is sent at once rather than at the end of the turn: by then there is enough for one system call.
+_FLUSH_AT_BYTES: Final = 256 * 1024
+# Of the buffers that one `sendmsg` may take; Linux allows 1,024.
+_GATHER_MAX: Final = 512
+_READS_PER_TURN: Final = 4
+_BACKLOG: Final = 1024
+_ACCEPTS_PER_TURN: Final = 64
+_ACCEPT_AGAIN_SECONDS: Final = 0.2
+
+
+class Receiver(Protocol):
+    """Who is called by a wire."""
+
+    def get_buffer(self) -> memoryview:
+        """Return where the next bytes go; never empty."""
+        ...
+
+    def received(self, count: int) -> None:
+        """Note that `count` bytes were put there."""
+        ...
+
+    def closed(self, error: ConnectionLost | None) -> None:
+        """Note that the wire is gone; None: the other side closed it in an orderly way, or we did."""
+        ...
+
+
+class Wire(Protocol):
+    """One connection; reading begins with `start`."""
+
+    address: str
+    """Of the other side."""
+    buffered: int
+    """Bytes written and not yet taken by the operating system."""
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to read; once."""
+        ...
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> None:
+        """Send `size` bytes, in order; nothing happens on a wire that is closing."""
+        ...
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call once, from the event loop, when nothing is buffered any more or the wire is gone."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Let what arrives wait in the operating system, and with it the sender; its end is not noticed either."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Undo `pause_reading`."""
+        ...
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
+class Listener(Protocol):
+    """A place where others can connect."""
+
+    address: str
+
+    def close(self) -> None:
+        """Take no more connections; those that are there stay."""
+        ...
+
+
+class Transport(Protocol):
+    """Makes wires."""
+
+    async def listen(self, address: str, accept: Callable[[Wire], None]) -> Listener:
+        """Listen at host:port (port 0: any free one); `accept` is called with each new wire and starts it."""
+        ...
+
+    async def connect(self, address: str, timeout_ms: float) -> Wire:
+        """Connect to host:port; `ConnectFailed` says why it did not work."""
+        ...
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Split host:port or [IPv6]:port."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise InvalidRequest(f"address {address!r} must be host:port or [IPv6 address]:port")
+    return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """Undo `parse_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class TcpTransport:
+    """TCP on the running event loop."""
+
+    async def listen(self, address: str, accept: Callable[[Wire], None]) -> Listener:
+        """Listen at host:port; the port of the listener's address is the real one."""
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            family, where = await _resolve(loop, host, port)
+            listening = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise ConnectFailed(f"cannot listen at {address}: {_reason(error)}") from error
+        listening.setblocking(False)
+        return _TcpListener(loop, listening, format_address(host, listening.getsockname()[1]), accept)
+
+    async def connect(self, address: str, timeout_ms: float) -> Wire:
+        """Connect, or say why not."""
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        sock: socket.socket | None = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                family, where = await _resolve(loop, host, port)
+                sock = socket.socket(family, socket.SOCK_STREAM)
+                sock.setblocking(False)
+                await loop.sock_connect(sock, where)
+            return _TcpWire(loop, sock, address)
+        except BaseException as error:
+            if sock is not None:
+                sock.close()
+            if isinstance(error, TimeoutError):
+                raise ConnectFailed(f"cannot connect to {address} within {timeout_ms:g} ms") from None
+            if isinstance(error, OSError):
+                raise ConnectFailed(f"cannot connect to {address}: {_reason(error)}") from error
+            raise
+
+
+async def _resolve(
+    loop: asyncio.AbstractEventLoop, host: str, port: int
+) -> tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]:
+    """Return the first address of a host; a literal one without asking anybody."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # Where a name has both, servers that listen at one address are found at the older kind.
+        family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
+        return family, where  # type: ignore[return-value]
+    return (socket.AF_INET if version == 4 else socket.AF_INET6), (host, port)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+class _TcpListener:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, listening: socket.socket, address: str, accept: Callable[[Wire], None]
+    ) -> None:
+        self.address = address
+        self._loop = loop
+        self._socket = listening
+        self._accept = accept
+        loop.add_reader(listening, self._acceptable)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _acceptable(self) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, where = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                    raise
+                logger.error("%s: cannot accept connections for now: %s", self.address, _reason(error))
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(_ACCEPT_AGAIN_SECONDS, self._accept_again)
+                return
+            sock.setblocking(False)
+            self._accept(_TcpWire(self._loop, sock, format_address(where[0], where[1])))
+
+    def _accept_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._acceptable)
+
+
+class _TcpWire:
+    __slots__ = ("_closing", "_fd", "_flush_is_due", "_loop", "_on_drained", "_receiver", "_socket", "_unsent",
+                 "address", "buffered")  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.address = address
+        self.buffered = 0
+        self._loop = loop
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._receiver: Receiver | None = None
+        self._unsent: deque[Buffer] = deque()
+        self._on_drained: list[Callable[[], None]] = []
+        # A flush will come: at the end of this turn, or when the socket is writable again.
+        self._flush_is_due = False
+        self._closing = False
+
+    # --- Reading ---
+
+    def start(self, receiver: Receiver) -> None:
+        assert self._receiver is None
+        self._receiver = receiver
+        if self._fd >= 0:
+            self._loop.add_reader(self._fd, self._readable)
+
+    def pause_reading(self) -> None:
+        if not self._closing:
+            self._loop.remove_reader(self._fd)
+
+    def resume_reading(self) -> None:
+        if not self._closing:
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _readable(self) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        # What is written while received bytes are looked at leaves together, right behind it.
+        flush_here = not self._flush_is_due
+        self._flush_is_due = True
+        try:
+            for _ in range(_READS_PER_TURN):
+                room = receiver.get_buffer()
+                try:
+                    count = self._socket.recv_into(room)
+                except (BlockingIOError, InterruptedError):
+                    break
+                except OSError as error:
+                    self._gone(ConnectionLost(f"connection with {self.address} lost: {_reason(error)}"))
+                    return
+                if count == 0:
+                    self._gone(None)
+                    return
+                filled = count == len(room)
+                del room  # nobody but the receiver holds its memory
+                receiver.received(count)
+                if not filled or self._closing:
+                    break
+        finally:
+            if flush_here:
+                self._flush_is_due = False
+                if (self._unsent or self._closing) and self._fd >= 0:
+                    self._flush()
+
+    # --- Writing ---
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> None:
+        if self._closing:
+            return
+        self._unsent.extend(buffers)
+        self.buffered += size
+        if not self._flush_is_due:
+            if self.buffered >= _FLUSH_AT_BYTES:
+                self._flush()
+            else:
+                self._flush_is_due = True
+                self._loop.call_soon(self._flush_at_end_of_turn)
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        self._on_drained.append(callback)
+        if not self.buffered:
+            self._loop.call_soon(self._tell_drained)
+
+    def _tell_drained(self) -> None:
+        if not self.buffered:
+            callbacks, self._on_drained = self._on_drained, []
+            for callback in callbacks:
+                callback()
+
+    def _flush_at_end_of_turn(self) -> None:
+        self._flush_is_due = False
+        if self._fd >= 0:
+            self._flush()
+
+    def _flush(self) -> None:
+        unsent = self._unsent
+        try:
+            while unsent:
+                if len(unsent) == 1:
+                    sent = self._socket.send(unsent[0])
+                elif len(unsent) <= _GATHER_MAX:
+                    sent = self._socket.sendmsg(unsent)
+                else:
+                    sent = self._socket.sendmsg([unsent[at] for at in range(_GATHER_MAX)])
+                self.buffered -= sent
+                if self.buffered == 0:
+                    unsent.clear()
+                else:
+                    self._drop_sent(sent)
+        except (BlockingIOError, InterruptedError):
+            self._flush_is_due = True
+            self._loop.add_writer(self._fd, self._writable)
+            return
+        except OSError as error:
+            self._end_soon(ConnectionLost(f"connection with {self.address} lost: {_reason(error)}"))
+            return
+        if self._on_drained:
+            self._loop.call_soon(self._tell_drained)
+        if self._closing:
+            self._end_soon(None)
+
+    def _drop_sent(self, sent: int) -> None:
+        unsent = self._unsent
+        while sent:
+            first = unsent.popleft()
+            if len(first) > sent:
+                unsent.appendleft(memoryview(first)[sent:])
+                return
+            sent -= len(first)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._fd)
+        self._flush_is_due = False
+        self._flush()
+
+    # --- The end ---
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            if not self._flush_is_due:
+                self._flush_is_due = True
+                self._loop.call_soon(self._flush_at_end_of_turn)
+
+    def abort(self) -> None:
+        if self._fd >= 0:
+            self._end_soon(None)
+
+    def _end_soon(self, error: ConnectionLost | None) -> None:
+        """Let go of the socket now, and say so in the next turn: nobody expects to be called back by what they call."""
+        self._release()
+        self._loop.call_soon(self._tell_closed, error)
+
+    def _gone(self, error: ConnectionLost | None) -> None:
+        self._release()
+        self._tell_closed(error)
+
+    def _release(self) -> None:
+        self._closing = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._fd = -1
+        self._socket.close()
+        self._unsent.clear()
+        self.buffered = 0
+
+    def _tell_closed(self, error: ConnectionLost | None) -> None:
+        self._tell_drained()
+        if self._receiver is not None:
+            self._receiver.closed(error)
