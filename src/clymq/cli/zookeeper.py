@@ -36,7 +36,9 @@ _INSTALL_JAVA = f"apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0: any free port.")
-@click.option("--data", type=click.Path(path_type=Path), default=Path("zookeeper-data"), show_default=True)
+@click.option(
+    "--data", type=click.Path(path_type=Path), default="zookeeper-data", show_default=True, help="Its folder."
+)
 def zookeeper(port: int, data: Path) -> int:
     """Run a real ZooKeeper on this machine, for the loopback interface, until SIGTERM or SIGINT."""
     stopped = threading.Event()

@@ -19,6 +19,7 @@ from clymq.raft.leader import Leader
 from clymq.raft.log import RaftLog
 from clymq.raft.messages import Append, RequestVote
 from clymq.raft.node import RaftNode
+from clymq.raft.progress import Progress
 from clymq.raft.state import HardState, State, majority
 from clymq.record.layout import Header
 from clymq.replication.machine import PartitionMachine
@@ -298,6 +299,15 @@ def truncate_without_sync() -> Patches:
     return [(Block, "_cut", cut), (End, "take", take_anything)]
 
 
+def believe_a_former_process() -> Patches:
+    """A leader counts what a follower's former process has acknowledged, though another answers in its place."""
+
+    def meet(self: Progress, incarnation: int) -> None:
+        self.incarnation = incarnation
+
+    return [(Progress, "meet", meet)]
+
+
 MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -322,6 +332,7 @@ MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
         two_leaders_of_one_term,
         lose_the_loss,
         truncate_without_sync,
+        believe_a_former_process,
     )
 }
 
