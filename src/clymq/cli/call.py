@@ -21,7 +21,12 @@ from clymq.rpc.transport import TcpTransport, parse_address
 @click.argument("verb")
 @click.argument("fields", metavar="[JSON]", default="{}")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, metavar="SECONDS"
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the answer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Errors as JSON too; the answer always is.")
 def call(address: str, verb: str, fields: str, timeout: float, as_json: bool) -> None:  # noqa: ARG001 errors are main's

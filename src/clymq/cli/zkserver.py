@@ -18,8 +18,21 @@ from clymq.rpc.transport import TcpTransport
 @click.option(
     "--listen", default="127.0.0.1:7878", show_default=True, metavar="HOST:PORT", help="Port 0: any free one."
 )
-@click.option("--store", type=click.Choice(["embedded", "zookeeper"]), default="embedded", show_default=True)
-@click.option("--zookeeper", "hosts", default="127.0.0.1:2181", show_default=True, metavar="HOSTS")
+@click.option(
+    "--store",
+    type=click.Choice(["embedded", "zookeeper"]),
+    default="embedded",
+    show_default=True,
+    help="Where the metadata is.",
+)
+@click.option(
+    "--zookeeper",
+    "hosts",
+    default="127.0.0.1:2181",
+    show_default=True,
+    metavar="HOSTS",
+    help="With --store zookeeper: its servers.",
+)
 @click.option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
 @click.option("--data", default="zkserver-data", show_default=True, help="The folder of the embedded store.")
 @click.pass_obj

@@ -32,9 +32,13 @@ from clymq.rpc.transport import Transport
 
 
 class ConsensusLinks:
-    """The links of one process to the brokers that it shares groups with."""
+    """The links of one process to the brokers that it shares groups with.
+
+    `on_open` is called with a broker's name whenever the way to it opens: `RaftHost.reached`.
+    """
 
     def __init__(self, transport: Transport, endpoint: Endpoint, *, chance: Callable[[], float]) -> None:
+        self.on_open: Callable[[str], None] = _ignore
         self._transport = transport
         self._endpoint = endpoint
         self._chance = chance
@@ -44,7 +48,13 @@ class ConsensusLinks:
         """Keep a link to a broker; if there is one, let it lead to this address."""
         link = self._links.get(peer)
         if link is None:
-            link = self._links[peer] = Link(self._transport, address, self._endpoint, chance=self._chance)
+            link = self._links[peer] = Link(
+                self._transport,
+                address,
+                self._endpoint,
+                chance=self._chance,
+                on_open=lambda _: self.on_open(peer),
+            )
             link.start()
         else:
             link.move(address)
@@ -65,6 +75,10 @@ class ConsensusLinks:
         link = self._links.get(peer)
         if link is not None:
             link.tell(wire.Heartbeats(beat.sender, beat.incarnation, tuple(_beat(*each) for each in beat.beats)))
+
+
+def _ignore(_peer: str) -> None:
+    """For whoever does not listen."""
 
 
 def handlers(host: RaftHost) -> Mapping[type, Callable[[Call], None]]:

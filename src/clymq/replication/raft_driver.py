@@ -49,6 +49,8 @@ from clymq.replication.surroundings import Owner, Surroundings
 
 # A disk that was full is believed to be full for so long, before this replica runs for leader again.
 FULL_DISK_MS: Final = 1_000
+# A turn of the event loop may bring megabytes. The disks and the followers should not wait for the last of them.
+PERFORM_BYTES: Final = 128 * 1024
 INCARNATION_MAX: Final = 2**63 - 1
 
 log = logging.getLogger("clymq.replication")
@@ -98,6 +100,7 @@ class RaftDriver:
 
     def _make_node(self, incarnation: int, *, lame: bool) -> RaftNode:
         around = self._around
+        self._was_lame = lame
         return RaftNode(
             around.name,
             self.members,
@@ -165,12 +168,29 @@ class RaftDriver:
         self._recent.arrive(batch)
         if done is not None:
             self.when_applied(entry.index, done)
-        self._around.schedule(self)
+        self._perform_soon()
         return entry.index
 
     def when_applied(self, index: int, done: Done) -> None:
         """Call `done` when an entry that is in the log by now is applied; for the second sender of one batch, too."""
         self._waiting.setdefault(index, []).append(done)
+
+    def read(self, offset: int, bytes_max: int) -> memoryview:
+        """Return whole committed batches from an offset on; the owner has called `check_leading`.
+
+        What does not pass its checks never leaves this replica: it is lame from then on, and another one leads.
+        """
+        try:
+            data = self.replica.block.read(offset, bytes_max)
+            position = 0
+            while position < len(data):
+                batch = Batch.parse(data, position, batch_bytes_max=FORMAT_BYTES_MAX)
+                batch.check_crc()
+                position += batch.length
+        except (CorruptBatch, CorruptBlock) as error:
+            self._fall_back(error)
+            raise NotLeader(f"{self._around.name} has lost part of {self.group}", hint=self.node.leader) from error
+        return data
 
     def transfer(self, target: str | None = None) -> bool:
         """Hand leadership over, to the follower that has most if none is named; return whether there is anyone."""
@@ -210,7 +230,7 @@ class RaftDriver:
         if not lulls:
             self.wake()
         self.node.step(message, self._now())
-        self._around.schedule(self)
+        self._perform_soon()
 
     def tick(self) -> None:
         """Let time pass."""
@@ -266,6 +286,13 @@ class RaftDriver:
         if self.stopped is None:
             self.checkpoint()
             self._stop(ClosedError(f"{self.group} is closed"))
+
+    def _perform_soon(self) -> None:
+        """Perform at the end of this turn; at once, if so much has gathered that the disk should begin with it."""
+        if self._recent.arrived_bytes >= PERFORM_BYTES:
+            self.perform()
+        else:
+            self._around.schedule(self)
 
     # --- Performing, in order ---
 
@@ -354,6 +381,9 @@ class RaftDriver:
                 block = self.replica.block
                 self._led, self._next_offset, self._last_append_time = term, block.end_offset, block.last_append_time
                 self._owner.leads(term)
+        if self._was_lame and not self.node.lame:
+            self._was_lame = False
+            log.warning("%s: what %s had lost is mended; it votes again", self.group, self._around.name)
         self._note_sleep()
 
     def _note_sleep(self) -> None:

@@ -135,6 +135,15 @@ class RaftHost:
         for group, message in beat.beats:
             self.receive(group, message)
 
+    def reached(self, peer: str) -> None:
+        """A way to another broker is open. What was said before is lost, so groups that are led here say it again.
+
+        They may have fallen asleep without a replica that was silent; a lame one waits to be spoken to, for ever.
+        """
+        for driver in list(self._drivers.values()):
+            if peer in driver.peers and driver.leader == self.name:
+                driver.wake()
+
     # --- Time ---
 
     def _tick(self) -> None:

@@ -22,6 +22,7 @@ class Recent:
 
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
+        self.arrived_bytes = 0
         self._arrived: dict[tuple[int, int], Batch] = {}
         self._written: dict[int, Batch] = {}
         self._written_bytes = 0
@@ -29,6 +30,7 @@ class Recent:
     def arrive(self, batch: Batch) -> None:
         """A batch was proposed, or received."""
         self._arrived[batch.index, batch.term] = batch
+        self.arrived_bytes += batch.length
 
     def receive(self, message: Append, payload: Buffer) -> Append:
         """Take the batches that came with an append; return it with a descriptor of each.
@@ -71,6 +73,7 @@ class Recent:
     def settle(self) -> None:
         """Everything that was to be written is: what is left of the arrived was not wanted."""
         self._arrived.clear()
+        self.arrived_bytes = 0
 
     def get(self, index: int) -> Batch | None:
         """Return a batch that was written, if it is here."""
@@ -90,6 +93,6 @@ class Recent:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._arrived.clear()
+        self.settle()
         self._written.clear()
         self._written_bytes = 0

@@ -8,19 +8,25 @@ has lost part of its log is *lame*: it may store, and may not vote, until the ot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from clymq.config import Config
-from clymq.errors import CorruptBlock, ReplicaLost
+from clymq.errors import CorruptBatch, CorruptBlock, ReplicaLost
 from clymq.raft.log import RaftLog
 from clymq.raft.messages import Entry, Kind
 from clymq.raft.state import HardState
-from clymq.record.layout import Header
+from clymq.record.batch import Batch
+from clymq.record.layout import FORMAT_BYTES_MAX, Header
 from clymq.replication.hosted import Hosted
 from clymq.storage.block import Block
 from clymq.storage.files import Files
 from clymq.storage.handles import Handles
 from clymq.storage.space import Space
 from clymq.storage.vote import Vote, VoteFile
+
+# How much of a log's end is read whenever it is opened, and in how many batches at most.
+TAIL_BYTES: Final = 64 * 1024
+TAIL_BATCHES: Final = 64
 
 
 class Replica:
@@ -83,11 +89,34 @@ class Replica:
         self._open_block(verify=verify)
 
     def _open_block(self, *, verify: bool) -> None:
-        self.block = Block.open(
-            self._files, self.folder, config=self._config, handles=self._handles, space=self._space, verify=verify
-        )
+        self.block = self._opened(verify=verify)
+        if not verify and not self._tail_is_whole():
+            self.block.close()
+            self.block = self._opened(verify=True)
         self.lame = self.lame or self.block.loss is not None or self._vote.damaged
         self.block.acknowledge_loss()
+
+    def _opened(self, *, verify: bool) -> Block:
+        return Block.open(
+            self._files, self.folder, config=self._config, handles=self._handles, space=self._space, verify=verify
+        )
+
+    def _tail_is_whole(self) -> bool:
+        """Read the last batches: recovery begins at the checkpoint, and has not seen what was acknowledged before it.
+
+        A group at rest has its checkpoint at its end, and the whole log behind its back.
+        """
+        block = self.block
+        try:
+            tail = list(block.headers(max(1, block.last_index - TAIL_BATCHES + 1))) if block.last_index else []
+            for position, header in reversed(tail):
+                if block.end_position - position > max(TAIL_BYTES, header.length):
+                    break
+                data = block.read_at(position, header.length, position + header.length)
+                Batch.parse(data, batch_bytes_max=FORMAT_BYTES_MAX).check_crc()
+        except (CorruptBatch, CorruptBlock):
+            return False
+        return True
 
     def verify(self) -> None:
         """Read the block anew from its first byte, because damage was met in it; it is lame if something is gone."""

@@ -75,6 +75,7 @@ class RaftProcess:
             draw=self._chance.randint,
             incarnation=incarnation,
         )
+        self._links.on_open = self._host.reached
         self._server = Server(transport, self._endpoint)
         self._endpoint.handlers.update(handlers(self._host))
         self._endpoint.handlers.update({Push: self._push, InitProducer: self._init_producer, Pull: self._pull})
@@ -174,16 +175,14 @@ class RaftProcess:
             raise NotReady("what earlier terms have committed is not known here yet", hint="try again")
         block = partition.driver.replica.block
         end = block.end_at(min(block.commit_index, block.last_index)).offset
-        data = block.read(request.offset, request.bytes_max) if request.offset < end else memoryview(b"")
+        data = partition.driver.read(request.offset, request.bytes_max) if request.offset < end else memoryview(b"")
         call.reply(Pulled(high_watermark=end, log_start=block.start_offset, block=1), [data] if data else ())
 
 
 async def serve(arguments: argparse.Namespace, config: Config) -> None:
     """Serve until a signal says that it is enough."""
     peers = dict(peer.split("=", 1) for peer in arguments.peer)
-    process = RaftProcess(
-        arguments.name, arguments.data, peers, arguments.groups, config, disk_id=arguments.disk_id
-    )
+    process = RaftProcess(arguments.name, arguments.data, peers, arguments.groups, config, disk_id=arguments.disk_id)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
