@@ -50,7 +50,7 @@ from clymq.replication.surroundings import Owner, Surroundings
 # A disk that was full is believed to be full for so long, before this replica runs for leader again.
 FULL_DISK_MS: Final = 1_000
 # A turn of the event loop may bring megabytes. The disks and the followers should not wait for the last of them.
-PERFORM_BYTES: Final = 128 * 1024
+PERFORM_BYTES: Final = 1024 * 1024
 INCARNATION_MAX: Final = 2**63 - 1
 
 log = logging.getLogger("clymq.replication")
@@ -85,6 +85,8 @@ class RaftDriver:
         self.replica = replica
         self.machine = machine
         self.stopped: ClymqError | None = None
+        self.committed_offset = self._committed_on_disk()
+        """One past the last message that readers may see."""
         self._around = surroundings
         self._owner = owner
         self._led: int | None = None
@@ -97,6 +99,10 @@ class RaftDriver:
         machine.restore(replica.block.checkpoint.state)
         self.node = self._make_node(surroundings.incarnation, lame=replica.lame)
         surroundings.flusher.add(replica.block, self._synced)
+
+    def _committed_on_disk(self) -> int:
+        block = self.replica.block
+        return block.end_at(min(block.commit_index, block.last_index)).offset
 
     def _make_node(self, incarnation: int, *, lame: bool) -> RaftNode:
         around = self._around
@@ -348,6 +354,7 @@ class RaftDriver:
             return
         for batch in self._batches(self.applied + 1, commit):
             answer = self._applied(batch)
+            self.committed_offset = batch.end_offset
             for done in self._waiting.pop(batch.index, ()):
                 done(Applied(batch, answer))
         self._around.applied(self)
@@ -451,6 +458,7 @@ class RaftDriver:
         self._recent.clear()
         incarnation = self._around.draw(1, INCARNATION_MAX)
         self.node = self._make_node(incarnation, lame=self.node.lame or self.replica.lame)
+        self.committed_offset = self._committed_on_disk()
         self.node.able = self._now() >= self._unfit_until
         self._note_sleep()
 

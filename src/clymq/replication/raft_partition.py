@@ -42,6 +42,7 @@ class RaftPartition:
         self.machine = machine
         self.on_elected: Callable[[int], None] = _ignore
         self.on_advance: Callable[[], None] = _ignore
+        self.on_lost: Callable[[NotLeader], None] = _ignore
         self.on_stop: Callable[[ClymqError], None] = _ignore
         self._name = name
         self._clock = clock
@@ -84,6 +85,12 @@ class RaftPartition:
         )
         self.machine.submitted(index, batch)
 
+    def check_reading(self) -> None:
+        """Raise `NotLeader`, or `NotReady` as long as the end of what is committed is not known here."""
+        self.driver.check_leading()
+        if not self.machine.leading and not self.machine.sealed:
+            raise NotReady("the leader's first entry is not applied here", hint="try again, or ask who leads")
+
     def seal(self, answer: Answer) -> None:
         """End the block: nothing more is taken, what is on its way is applied, then the SEAL is written.
 
@@ -118,8 +125,10 @@ class RaftPartition:
         """It leads no more: what is submitted is forgotten."""
         self.machine.roll_back()
         sealing, self._sealing = self._sealing or [], None
+        error = NotLeader(f"{self._name} leads no more", hint=self.driver.leader)
         for answer in sealing:
-            answer(NotLeader(f"{self._name} leads no more", hint=self.driver.leader))
+            answer(error)
+        self.on_lost(error)
 
     def advanced(self) -> None:
         """More is applied: a seal may be due, or done."""
