@@ -97,6 +97,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=10, le=600_000, description="a request to the metadata store is answered within this or given up")
     ] = 4000
 
+    config_ms: Annotated[int, Meta(ge=10, le=600_000, description="a broker asks this often what it should host")] = (
+        5_000
+    )
+    mirror_ms: Annotated[
+        int, Meta(ge=10, le=600_000, description="a broker tells this often how far its blocks have come")
+    ] = 1_000
+
     disk_reserve_bytes: Annotated[
         int, Meta(ge=0, le=2**60, description="free space kept for votes, checkpoints and seals")
     ] = 64 * MiB

@@ -403,6 +403,15 @@ class BroInfo(Request[BrokerKnown], frozen=True):
     properties: Property = Property()
 
 
+class BlockBefore(Struct, frozen=True, omit_defaults=True):
+    """The block before an active one."""
+
+    block: int
+    seal_index: int
+    seal_crc: int
+    replicas: tuple[ReplicaPlace, ...]
+
+
 class HostedBlock(Struct, frozen=True, omit_defaults=True):
     """A block that a broker should host."""
 
@@ -425,6 +434,8 @@ class HostedBlock(Struct, frozen=True, omit_defaults=True):
     seal_index: int = 0
     seal_crc: int = 0
     bytes: int = 0
+    # Of an active one: the SEAL that its GENESIS carries on from, and who holds it. None: it is the first.
+    before: BlockBefore | None = None
 
 
 class BrokerConfig(Reply, frozen=True):

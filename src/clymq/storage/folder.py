@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clymq.config import Config
+from clymq.errors import CorruptBlock
 from clymq.storage.files import Files, Lock
 from clymq.storage.handles import Handles
-from clymq.storage.replace import make_folders, read_whole, replace
+from clymq.storage.replace import checksum, make_folders, read_whole, replace
 from clymq.storage.space import Space
 from clymq.types import check_name, folder_name
 
@@ -26,6 +29,26 @@ class DataFolder:
         path = path.rstrip("/") or "/"
         make_folders(files, path)
         return cls(files, path, config, files.lock(f"{path}/lock"))
+
+    def identity(self, draw: Callable[[], str]) -> str:
+        """Return who this disk is: made with the folder, random, and durable BEFORE anything is promised on it.
+
+        A wiped disk is another one, and never speaks in the name of the old.
+        """
+        return self.kept_line("disk", draw)
+
+    def kept_line(self, name: str, first: Callable[[], str]) -> str:
+        """Return the line that a small file holds, written now if there is none; damaged, it is `CorruptBlock`."""
+        path = f"{self.path}/{name}"
+        data = read_whole(self._files, path)
+        if data is None:
+            line = first().encode()
+            replace(self._files, path, [checksum(line), b" ", line])
+            return line.decode()
+        head, _, line = data.partition(b" ")
+        if head != checksum(line):
+            raise CorruptBlock(path, 0, "fails its checksum")
+        return line.decode()
 
     def partition(self, topic: str, topic_id: str, partition: str, uid: str) -> str:
         """Return the folder of a partition, made if it is missing, with the full names beside their short ones."""

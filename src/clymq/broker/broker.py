@@ -1,0 +1,306 @@
+"""A broker: verbs in, what it hosts behind them, and its conversation with the controller.
+
+What to host is asked for, not told: at the start, every `config_ms`, after a lost session, and at once when nudged.
+What the controller is told (who leads, what is lost, how far blocks have come) is repeated until it is heard, or told
+again with the next change: nothing is decided by a report that got lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from clymq.broker.hosting import HostedPartition, Hosting, Reports
+from clymq.broker.neighbours import ActiveController
+from clymq.broker.raft_block import RaftBlock
+from clymq.clock import Clock
+from clymq.config import Config
+from clymq.errors import BlockSealed, ClymqError, InvalidRequest, NotHosted, StaleEpoch
+from clymq.protocol.broker import CommitOffset, CommittedOffset, FetchOffset, InitProducer, Pull, Pulled, Push
+from clymq.protocol.controller import (
+    BecomeLeader,
+    BroGetConfig,
+    ControllerFound,
+    FindController,
+    ReplicaDown,
+    UpdateDup,
+)
+from clymq.protocol.hosting import (
+    AddFetchPartition,
+    AddRaftPartition,
+    BlockClosed,
+    CloseAccept,
+    CloseFetchPartition,
+    CloseRaftPartition,
+    PartitionFound,
+    PrepareAccept,
+    PrepareState,
+)
+from clymq.protocol.verbs import Done
+from clymq.replication.entries import Commit
+from clymq.rpc.handlers import answering
+from clymq.rpc.peer import Call
+
+log = logging.getLogger("clymq.broker")
+
+ASK_MS = 5_000.0
+RETRY_MS = 200.0
+
+
+class Broker(Reports):
+    """The verbs of a broker. Made by `clymq.node.broker`, which gives it its parts."""
+
+    def __init__(
+        self,
+        name: str,
+        disk_id: str,
+        incarnation: int,
+        *,
+        hosting: Callable[[Reports], Hosting],
+        controller: ActiveController,
+        find_controller: Callable[[], Coroutine[Any, Any, ControllerFound]],
+        clock: Clock,
+        config: Config,
+    ) -> None:
+        self.name = name
+        self.hosting = hosting(self)
+        self._disk_id = disk_id
+        self._incarnation = incarnation
+        self._controller = controller
+        self._find_controller = find_controller
+        self._clock = clock
+        self._config = config
+        self._nudged = asyncio.Event()
+        self._configured = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[tuple[str, int], int] = {}
+
+    def handlers(self) -> Mapping[type, Callable[[Call], None]]:
+        """Return what handles each verb."""
+        return {
+            Push: self._push,
+            InitProducer: self._init_producer,
+            Pull: self._pull,
+            CommitOffset: self._commit_offset,
+            FetchOffset: self._fetch_offset,
+            PrepareAccept: self._prepare_accept,
+            CloseAccept: self._close_accept,
+            PrepareState: self._prepare_state,
+            AddRaftPartition: self._nudge,
+            CloseRaftPartition: self._nudge,
+            AddFetchPartition: self._nudge,
+            CloseFetchPartition: self._nudge,
+            FindController: answering(lambda _: self._find_controller()),
+        }
+
+    async def start(self) -> None:
+        """Begin to ask what to host; return when it has been heard once."""
+        self._spawn(self._keep_configured())
+        self._spawn(self._report_ends())
+        await self._configured.wait()
+
+    async def close(self) -> None:
+        """Stop talking to the controller, and let go of what is hosted."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.hosting.close()
+
+    def ask_again(self) -> None:
+        """Ask at once what to host."""
+        self._nudged.set()
+
+    # --- Producers and consumers ---
+
+    def _push(self, call: Call) -> None:
+        request: Push = call.request
+        partition = self.hosting.partition(request.topic, request.partition, request.uid)
+        self._active(partition).push(call, self._config)
+
+    def _init_producer(self, call: Call) -> None:
+        request: InitProducer = call.request
+        self._active(self.hosting.partition(request.topic, request.partition, request.uid)).init_producer(call)
+
+    def _pull(self, call: Call) -> None:
+        request: Pull = call.request
+        partition = self.hosting.partition(request.topic, request.partition, request.uid)
+        if request.replica:
+            self._pull_by_position(partition, call)
+            return
+        block = partition.holding(request.offset)
+        if isinstance(block, RaftBlock):
+            block.pull(call)
+            return
+        data = block.read(request.offset, request.bytes_max)
+        call.reply(Pulled(high_watermark=block.end, log_start=block.start, block=block.number), [data])
+
+    def _pull_by_position(self, partition: HostedPartition, call: Call) -> None:
+        """Give bytes of a block that has ended to a replica that mends, or begins the next one."""
+        request: Pull = call.request
+        sealed, active = partition.sealed.get(request.block), partition.active
+        if sealed is not None:
+            data = sealed.read_at(request.position, request.bytes_max)
+        elif active is not None and active.number == request.block and active.partition.machine.sealed:
+            block = active.driver.replica.block
+            position = block.position_of(block.last_index) if request.position < 0 else request.position
+            data = block.read_at(position, request.bytes_max, block.end_position)
+        else:
+            raise NotHosted(f"block {request.block} of {partition.topic}/{partition.name} has not ended here")
+        call.reply(Pulled(high_watermark=0, log_start=0, block=request.block, position=request.position), [data])
+
+    def _commit_offset(self, call: Call) -> None:
+        request: CommitOffset = call.request
+        partition = self.hosting.partition(request.topic, request.partition, request.uid)
+
+        def answer(outcome: object) -> None:
+            if isinstance(outcome, ClymqError):
+                call.fail(outcome)
+            else:
+                call.reply(Done())
+
+        self._active(partition).partition.write(Commit(group=request.group, offset=request.offset), answer)
+
+    def _fetch_offset(self, call: Call) -> None:
+        request: FetchOffset = call.request
+        owner = self._active(self.hosting.partition(request.topic, request.partition, request.uid)).partition
+        owner.check_reading()
+        call.reply(CommittedOffset(owner.machine.position(request.group)))
+
+    def _active(self, partition: HostedPartition) -> RaftBlock:
+        if partition.active is None:
+            last = max(partition.sealed, default=0)
+            raise BlockSealed(f"block {last} of {partition.topic}/{partition.name} is sealed", hint="ask who leads now")
+        return partition.active
+
+    # --- The controller ---
+
+    def _prepare_accept(self, call: Call) -> None:
+        request: PrepareAccept = call.request
+        if request.disk_id != self._disk_id:
+            raise InvalidRequest(f"{self.name} has disk {self._disk_id}, not {request.disk_id}")
+        self.hosting.prepare(request)
+        call.reply(Done())
+
+    def _close_accept(self, call: Call) -> None:
+        request: CloseAccept = call.request
+        partition = self.hosting.partition(request.topic, request.partition, request.uid)
+        if request.epoch < partition.epoch:
+            raise StaleEpoch(f"epoch {request.epoch} of {partition.topic}/{partition.name} is past: {partition.epoch}")
+        if request.block in partition.sealed:
+            call.reply(partition.sealed[request.block].closed())
+            return
+        active = partition.active
+        if active is None or active.number != request.block:
+            raise NotHosted(f"block {request.block} of {partition.topic}/{partition.name} is not here")
+        partition.epoch = request.epoch
+
+        def answer(outcome: BlockClosed | ClymqError) -> None:
+            if isinstance(outcome, ClymqError):
+                call.fail(outcome)
+            else:
+                call.reply(outcome)
+
+        active.seal(answer)
+
+    def _prepare_state(self, call: Call) -> None:
+        request: PrepareState = call.request
+        partition = self.hosting.partition(request.topic, request.partition, request.uid)
+        active = self._active(partition)
+        call.reply(
+            PartitionFound(
+                state=request.state,
+                block=active.number,
+                epoch=partition.epoch,
+                end=active.end,
+                leader=active.driver.leader or "",
+            )
+        )
+
+    def _nudge(self, call: Call) -> None:
+        self.ask_again()
+        call.reply(Done())
+
+    async def _keep_configured(self) -> None:
+        """Ask what to host, now and then and whenever nudged."""
+        while True:
+            self._nudged.clear()
+            delay_ms: float = self._config.config_ms
+            try:
+                self.hosting.apply(
+                    await self._controller.ask(BroGetConfig(self.name, self._disk_id), timeout_ms=ASK_MS)
+                )
+                self._configured.set()
+            except ClymqError as error:
+                log.info("%s: what to host is not known yet: %s", self.name, error)
+                delay_ms = RETRY_MS
+            timer = self._clock.call_later(delay_ms, self._nudged.set)
+            try:
+                await self._nudged.wait()
+            finally:
+                timer.cancel()
+
+    # --- Reports ---
+
+    def elected(self, partition: HostedPartition, block: int, term: int) -> None:
+        """This broker leads a block: the tree is told, until it is another's turn."""
+        active = partition.active
+        report = BecomeLeader(partition.topic, partition.name, partition.uid, block, self.name, term, self._incarnation)
+        self._spawn(
+            self._tell(
+                report, lambda: active is not None and active.driver.node.term == term and partition.active is active
+            )
+        )
+
+    def replica_down(self, partition: HostedPartition, block: int, reason: str) -> None:
+        """A replica here is lost."""
+        report = ReplicaDown(partition.topic, partition.name, partition.uid, block, self.name, self._disk_id, reason)
+        self._spawn(self._tell(report, lambda: partition.active is None or partition.active.number == block))
+
+    async def _tell(self, report: Any, still_true: Callable[[], bool]) -> None:
+        while still_true():
+            try:
+                await self._controller.ask(report, timeout_ms=ASK_MS)
+                return
+            except ClymqError as error:
+                if not error.retriable:
+                    log.warning("%s: %s is refused: %s", self.name, type(report).__name__, error)
+                    return
+                await self._pause(RETRY_MS)
+
+    async def _report_ends(self) -> None:
+        """Mirror how far the blocks that are led here have come, about once a second."""
+        while True:
+            await self._pause(self._config.mirror_ms)
+            for partition in self.hosting.partitions:
+                active = partition.active
+                if active is None or active.driver.leader != self.name:
+                    continue
+                key = (partition.uid, active.number)
+                if self._told.get(key) == active.end:
+                    continue
+                report = UpdateDup(
+                    partition.topic, partition.name, partition.uid, active.number, self.name, active.end, leader=True
+                )
+                try:
+                    await self._controller.ask(report, timeout_ms=ASK_MS)
+                    self._told[key] = active.end
+                except ClymqError as error:
+                    log.debug("%s: an end is not mirrored: %s", self.name, error)
+
+    # --- Tasks ---
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pause(self, delay_ms: float) -> None:
+        over = asyncio.Event()
+        timer = self._clock.call_later(delay_ms, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()

@@ -1,0 +1,320 @@
+"""What this broker hosts: the blocks that the tree names it for, opened, begun, ended and mended to match.
+
+`apply` takes what `BroGetConfig` answered and is repeatable: whatever a crash or a lost nudge left undone is done at
+the next call. An active block runs as a Raft group; when the chain has moved on it becomes a sealed one, which is
+served if it is whole and mended if it is not. What the tree no longer names is closed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from clymq.broker.neighbours import Neighbours
+from clymq.broker.raft_block import RaftBlock
+from clymq.broker.sealed_block import SealedBlock
+from clymq.clock import Clock
+from clymq.config import Config
+from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, UnknownPartition
+from clymq.protocol.broker import Pull
+from clymq.protocol.controller import BlockBefore, BrokerConfig, HostedBlock
+from clymq.protocol.hosting import PrepareAccept, ReplicaPlace
+from clymq.record.batch import Batch
+from clymq.record.layout import FORMAT_BYTES_MAX, Buffer
+from clymq.replication.consensus_links import ConsensusLinks
+from clymq.replication.entries import Genesis, Seal, decode
+from clymq.replication.hosted import Hosted
+from clymq.replication.machine import PartitionMachine
+from clymq.replication.mend import Source
+from clymq.replication.raft_host import RaftHost
+from clymq.replication.raft_partition import RaftPartition
+from clymq.replication.replica import Replica
+from clymq.storage.files import Files
+from clymq.storage.folder import DataFolder
+
+log = logging.getLogger("clymq.broker")
+
+RETRY_MS = 200.0
+SOURCE_MS_MAX = 10_000.0
+
+
+class HostedPartition:
+    """The blocks of one partition that are here."""
+
+    def __init__(self, place: HostedBlock, path: str) -> None:
+        self.topic = place.topic
+        self.name = place.partition
+        self.uid = place.uid
+        self.path = path
+        self.epoch = place.epoch
+        self.active: RaftBlock | None = None
+        self.sealed: dict[int, SealedBlock] = {}
+
+    def holding(self, offset: int) -> SealedBlock | RaftBlock:
+        """Return the block that an offset is in; the active one for all that lies behind the sealed ones."""
+        for block in self.sealed.values():
+            if block.start <= offset < block.end:
+                return block
+        if self.active is None:
+            raise NotHosted(f"offset {offset} of {self.topic}/{self.name} is not here", hint="ask where it is")
+        return self.active
+
+
+class Reports:
+    """What hosting has to tell the controller; the broker fills these in."""
+
+    def elected(self, partition: HostedPartition, block: int, term: int) -> None:
+        """A group here has a leader: this broker."""
+
+    def replica_down(self, partition: HostedPartition, block: int, reason: str) -> None:
+        """A replica here is lost."""
+
+
+class Hosting:
+    """All partitions of this broker."""
+
+    def __init__(
+        self,
+        name: str,
+        disk_id: str,
+        *,
+        files: Files,
+        folder: DataFolder,
+        clock: Clock,
+        config: Config,
+        raft: RaftHost,
+        links: ConsensusLinks,
+        neighbours: Neighbours,
+        reports: Reports,
+    ) -> None:
+        self._name = name
+        self._disk_id = disk_id
+        self._files = files
+        self._folder = folder
+        self._clock = clock
+        self._config = config
+        self._raft = raft
+        self._links = links
+        self._neighbours = neighbours
+        self._reports = reports
+        self._hosted = Hosted.open(files, f"{folder.path}/hosted")
+        self._partitions: dict[str, HostedPartition] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost: set[tuple[str, int]] = set()
+
+    @property
+    def partitions(self) -> list[HostedPartition]:
+        """Those that are here."""
+        return list(self._partitions.values())
+
+    def partition(self, topic: str, partition: str, uid: str) -> HostedPartition:
+        """Return a partition that is here; another uid is another partition."""
+        found = self._partitions.get(uid)
+        if found is None:
+            raise UnknownPartition(f"{topic}/{partition} ({uid}) is not hosted by {self._name}")
+        return found
+
+    # --- Matching the tree ---
+
+    def prepare(self, request: PrepareAccept) -> None:
+        """Be ready for a block: its partition's folder is there, and there is room."""
+        self._folder.partition(request.topic, request.topic_id, request.partition, request.uid)
+        self._folder.space.claim(0)
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Host what is named and nothing else."""
+        self._neighbours.know(config.addresses)
+        for peer, address in config.addresses.items():
+            if peer != self._name:
+                self._links.join(peer, address)
+        for place in sorted(config.blocks, key=lambda place: (place.uid, place.block)):
+            self._host(place)
+        named = {(place.uid, place.block) for place in config.blocks}
+        for partition in self.partitions:
+            self._release(partition, named)
+
+    def _host(self, place: HostedBlock) -> None:
+        partition = self._partitions.get(place.uid)
+        if partition is None:
+            path = self._folder.partition(place.topic, place.topic_id, place.partition, place.uid)
+            partition = self._partitions[place.uid] = HostedPartition(place, path)
+        partition.epoch = max(partition.epoch, place.epoch)
+        try:
+            if place.sealed:
+                self._host_sealed(partition, place)
+            else:
+                self._host_active(partition, place)
+        except ClymqError as error:
+            self._report_lost(partition, place.block, error)
+
+    def _host_active(self, partition: HostedPartition, place: HostedBlock) -> None:
+        if partition.active is not None and partition.active.number >= place.block:
+            return
+        if (place.uid, place.block) in self._lost:
+            return
+        replica = Replica.open(
+            self._files,
+            f"{partition.path}/Block_{place.block}",
+            config=self._config,
+            handles=self._folder.handles,
+            space=self._folder.space,
+            hosted=self._hosted,
+            name=f"{place.uid}/{place.block}",
+            named_here=any((r.broker, r.disk_id) == (self._name, self._disk_id) for r in place.replicas),
+            start_offset=place.start,
+        )
+        machine = PartitionMachine()
+        owner = RaftPartition(self._name, machine, self._clock, lambda done: self._begin(partition, place, done))
+        owner.on_elected = lambda term: self._reports.elected(partition, place.block, term)
+        owner.on_stop = lambda error: self._report_lost(partition, place.block, error)
+        members = [replica_place.broker for replica_place in place.replicas]
+        driver = self._raft.add(f"{place.uid}/{place.block}", members, replica, machine, owner)
+        owner.attach(driver)
+        partition.active = RaftBlock(place, owner, driver, self._clock)
+        if place.leader == self._name and replica.block.last_index == 0:
+            driver.campaign()
+
+    def _host_sealed(self, partition: HostedPartition, place: HostedBlock) -> None:
+        if place.block in partition.sealed:
+            return
+        if partition.active is not None and partition.active.number == place.block:
+            self._raft.remove(f"{place.uid}/{place.block}")
+            partition.active = None
+        block = SealedBlock(place, f"{partition.path}/Block_{place.block}", self._files, self._folder, self._config)
+        self._hosted.add(f"{place.uid}/{place.block}")
+        partition.sealed[place.block] = block
+        if not block.open():
+            self._spawn(self._mend(partition, block))
+
+    def _release(self, partition: HostedPartition, named: set[tuple[str, int]]) -> None:
+        """Let go of what the tree does not name any more; the folder is for retention to remove."""
+        active = partition.active
+        if active is not None and (partition.uid, active.number) not in named:
+            self._raft.remove(f"{partition.uid}/{active.number}")
+            partition.active = None
+        for number in [number for number in partition.sealed if (partition.uid, number) not in named]:
+            partition.sealed.pop(number).close()
+        if partition.active is None and not partition.sealed:
+            del self._partitions[partition.uid]
+
+    def _report_lost(self, partition: HostedPartition, block: int, error: ClymqError) -> None:
+        log.error("%s/%s block %d: %s", partition.topic, partition.name, block, error)
+        if isinstance(error, ReplicaLost):
+            self._lost.add((partition.uid, block))
+        if partition.active is not None and partition.active.number == block:
+            partition.active = None
+        self._reports.replica_down(partition, block, str(error))
+
+    # --- From block to block ---
+
+    def _begin(self, partition: HostedPartition, place: HostedBlock, done: Callable[[Genesis], None]) -> None:
+        """Find the state that a new block begins with: that of the SEAL before, or none for the first block."""
+        uid = bytes.fromhex(place.uid)
+        if place.before is None:
+            done(Genesis(uid=uid))
+            return
+        self._spawn(self._begin_after(partition, place, place.before, uid, done))
+
+    async def _begin_after(
+        self,
+        partition: HostedPartition,
+        place: HostedBlock,
+        before: BlockBefore,
+        uid: bytes,
+        done: Callable[[Genesis], None],
+    ) -> None:
+        while partition.active is not None and partition.active.number == place.block:
+            local = partition.sealed.get(before.block)
+            sources: list[Source] = [_LocalSource(local)] if local is not None and local.whole else []
+            sources += self._sources(partition, before.block, before.replicas)
+            for source in sources:
+                try:
+                    batch = Batch.parse(await source.read(-1, 1), batch_bytes_max=FORMAT_BYTES_MAX)
+                    if (batch.index, batch.header_crc) != (before.seal_index, before.seal_crc):
+                        raise CorruptBatch("header_crc", "that is another SEAL")
+                    seal = decode(batch.payload())
+                    assert isinstance(seal, Seal)
+                    done(Genesis(uid=uid, snapshot=seal.snapshot, leases=seal.leases))
+                    return
+                except ClymqError as error:
+                    log.warning("%s/%s: the SEAL of block %d: %s", place.topic, place.partition, before.block, error)
+            await self._pause(RETRY_MS)
+
+    async def _mend(self, partition: HostedPartition, block: SealedBlock) -> None:
+        """Make a sealed block whole, however often it takes."""
+        while partition.sealed.get(block.number) is block and not block.whole:
+            try:
+                await block.mend(self._sources(partition, block.number, block.replicas))
+                log.info("%s/%s: block %d is whole", partition.topic, partition.name, block.number)
+            except ClymqError as error:
+                log.warning(
+                    "%s/%s: block %d cannot be mended yet: %s", partition.topic, partition.name, block.number, error
+                )
+                await self._pause(RETRY_MS)
+
+    def _sources(self, partition: HostedPartition, block: int, replicas: tuple[ReplicaPlace, ...]) -> list[Source]:
+        others = [replica.broker for replica in replicas if replica.broker != self._name]
+        return [_RemoteSource(self._neighbours, name, partition, block, self._name) for name in others]
+
+    # --- Tasks ---
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pause(self, delay_ms: float) -> None:
+        over = asyncio.Event()
+        timer = self._clock.call_later(delay_ms, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
+
+    async def close(self) -> None:
+        """Stop mending and let go of every block."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for partition in self.partitions:
+            for block in partition.sealed.values():
+                block.close()
+        self._partitions.clear()
+
+
+class _LocalSource:
+    """A whole block on this broker."""
+
+    def __init__(self, block: SealedBlock) -> None:
+        self._block = block
+
+    async def read(self, position: int, bytes_max: int) -> Buffer:
+        return self._block.read_at(position, bytes_max)
+
+
+class _RemoteSource:
+    """A block on another broker."""
+
+    def __init__(self, neighbours: Neighbours, broker: str, partition: HostedPartition, block: int, me: str) -> None:
+        self._neighbours = neighbours
+        self._broker = broker
+        self._partition = partition
+        self._block = block
+        self._me = me
+
+    async def read(self, position: int, bytes_max: int) -> Buffer:
+        partition = self._partition
+        request = Pull(
+            partition.topic,
+            partition.name,
+            partition.uid,
+            block=self._block,
+            replica=self._me,
+            position=position,
+            bytes_max=bytes_max,
+        )
+        answer = await self._neighbours.ask(self._broker, request, timeout_ms=SOURCE_MS_MAX)
+        return answer.payload

@@ -1,0 +1,80 @@
+"""The way to other processes by name: brokers, and whichever zkserver is active. One link each, made when needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from clymq.errors import ClymqError, ConnectFailed, LeaderUnavailable, NotController
+from clymq.protocol.verbs import Reply, Request
+from clymq.rpc.client import Link
+from clymq.rpc.endpoint import Endpoint
+from clymq.rpc.peer import Answer
+from clymq.rpc.transport import Transport
+
+R = TypeVar("R", bound=Reply)
+
+
+class Neighbours:
+    """Links by name. Addresses are told by `know`; an unknown name is `ConnectFailed`."""
+
+    def __init__(self, transport: Transport, endpoint: Endpoint, *, chance: Callable[[], float]) -> None:
+        self._transport = transport
+        self._endpoint = endpoint
+        self._chance = chance
+        self._addresses: dict[str, str] = {}
+        self._links: dict[str, Link] = {}
+
+    def know(self, addresses: Mapping[str, str]) -> None:
+        """Learn where others are; a link that leads elsewhere moves."""
+        self._addresses.update(addresses)
+        for name, address in addresses.items():
+            if name in self._links:
+                self._links[name].move(address)
+
+    def address(self, name: str) -> str:
+        """Return where somebody is, or an empty string."""
+        return self._addresses.get(name, "")
+
+    async def ask(self, name: str, request: Request[R], *, timeout_ms: float) -> Answer[R]:
+        """Ask somebody by name."""
+        link = self._links.get(name)
+        if link is None:
+            if name not in self._addresses:
+                raise ConnectFailed(f"nobody knows where {name} is")
+            link = self._links[name] = Link(self._transport, self._addresses[name], self._endpoint, chance=self._chance)
+            link.start()
+        return await link.ask(request, timeout_ms=timeout_ms)
+
+    async def close(self) -> None:
+        """Drop all links."""
+        links, self._links = self._links, {}
+        await asyncio.gather(*(link.close() for link in links.values()))
+
+
+class ActiveController:
+    """The active zkserver, found anew whenever the one that was asked is not it or is gone."""
+
+    NAME = "the active zkserver"
+
+    def __init__(self, neighbours: Neighbours, find: Callable[[], Awaitable[str | None]]) -> None:
+        """Take a way to look up the address of the active zkserver."""
+        self._neighbours = neighbours
+        self._find = find
+        self._known = False
+
+    async def ask(self, request: Request[R], *, timeout_ms: float) -> R:
+        """Ask it; one that turns out not to be active is forgotten, and the error is the caller's to retry."""
+        if not self._known:
+            address = await self._find()
+            if address is None:
+                raise LeaderUnavailable("no zkserver is active")
+            self._neighbours.know({self.NAME: address})
+            self._known = True
+        try:
+            return (await self._neighbours.ask(self.NAME, request, timeout_ms=timeout_ms)).reply
+        except ClymqError as error:
+            if isinstance(error, NotController | ConnectFailed):
+                self._known = False
+            raise

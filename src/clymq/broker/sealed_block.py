@@ -1,0 +1,103 @@
+"""A sealed block on this broker: whole and served, or on its way there.
+
+It never changes once it is whole, so any whole replica may serve it. One that is not mends: its owner runs `mend` with
+the others as sources. A whole one holds no descriptors; it borrows them for each read.
+"""
+
+from __future__ import annotations
+
+from clymq.config import Config
+from clymq.errors import NotReady, OffsetOutOfRange
+from clymq.protocol.controller import HostedBlock
+from clymq.protocol.hosting import BlockClosed, ReplicaPlace
+from clymq.replication.mend import SealMark, Source, is_whole, mend
+from clymq.storage.block import Block
+from clymq.storage.files import Files
+from clymq.storage.folder import DataFolder
+
+
+class SealedBlock:
+    """One sealed block. `place` is what the chain says of it."""
+
+    def __init__(self, place: HostedBlock, path: str, files: Files, folder: DataFolder, config: Config) -> None:
+        self.number = place.block
+        self.start = place.start
+        self.end = place.end
+        self.replicas: tuple[ReplicaPlace, ...] = place.replicas
+        self.whole = False
+        self._place = place
+        self._path = path
+        self._files = files
+        self._folder = folder
+        self._config = config
+        self._block: Block | None = None
+
+    @property
+    def seal(self) -> SealMark:
+        """The SEAL that it ends with."""
+        return SealMark(self._place.seal_index, self._place.seal_crc)
+
+    def open(self) -> bool:
+        """Look at what is on the disk, made empty if there is nothing; return whether it is whole."""
+        if not Block.was_created(self._files, self._path):
+            Block.create(
+                self._files, self._path, start_offset=self.start, config=self._config, handles=self._folder.handles
+            ).close()
+        self._block = Block.open(
+            self._files,
+            self._path,
+            config=self._config,
+            handles=self._folder.handles,
+            space=self._folder.space,
+            start_offset=self.start,
+        )
+        self._settle(self._block)
+        return self.whole
+
+    async def mend(self, sources: list[Source]) -> None:
+        """Become whole from one of these."""
+        assert self._block is not None
+        await mend(self._block, self.seal, sources, bytes_max=self._config.append_bytes_max)
+        self._settle(self._block)
+
+    def _settle(self, block: Block) -> None:
+        self.whole = is_whole(block, self.seal)
+        if self.whole:
+            block.commit_all()
+            block.rest()
+
+    def read(self, offset: int, bytes_max: int) -> memoryview:
+        """Return whole batches from an offset on."""
+        if not self.start <= offset < self.end:
+            raise OffsetOutOfRange(offset, first=self.start, end=self.end)
+        return self._served().read(offset, bytes_max)
+
+    def read_at(self, position: int, bytes_max: int) -> memoryview:
+        """Return whole batches from a position on, for a replica that mends; position -1: the SEAL alone."""
+        block = self._served()
+        if position < 0:
+            position = block.position_of(block.last_index)
+        return block.read_at(position, bytes_max, block.end_position)
+
+    def closed(self) -> BlockClosed:
+        """Say how it ended, as it was said when it was sealed."""
+        place = self._place
+        return BlockClosed(
+            start=place.start,
+            end=place.end,
+            seal_index=place.seal_index,
+            seal_crc=place.seal_crc,
+            bytes=place.bytes,
+            last_index=place.seal_index,
+        )
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._block is not None:
+            self._block.close()
+            self._folder.handles.drop(self._path)
+
+    def _served(self) -> Block:
+        if not self.whole or self._block is None:
+            raise NotReady(f"block {self.number} is not whole here", hint="ask another replica")
+        return self._block

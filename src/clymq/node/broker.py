@@ -1,0 +1,224 @@
+"""A broker process: a server, a data folder, the Raft groups in it, a session with the metadata store, and the broker.
+
+The order at the start: the folder is locked and the disk knows who it is; the store is open, and the cluster that it
+names is the one that the folder was made for; the broker is in the tree; then it listens, hears what to host, and says
+that it is there. At the end leadership is handed over first, then the broker leaves the tree, and only then its ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clymq.broker.broker import Broker
+from clymq.broker.hosting import Hosting, Reports
+from clymq.broker.neighbours import ActiveController, Neighbours
+from clymq.clock import Clock
+from clymq.config import Config
+from clymq.errors import ClymqError, ConfigError, LeaderUnavailable
+from clymq.metadata import nodes
+from clymq.metadata.catalog import Catalog
+from clymq.metadata.store import MetadataStore
+from clymq.protocol.controller import BroInfo, ControllerFound, Property
+from clymq.replication.consensus_links import ConsensusLinks, handlers
+from clymq.replication.raft_driver import INCARNATION_MAX
+from clymq.replication.raft_host import RaftHost
+from clymq.rpc.endpoint import Endpoint
+from clymq.rpc.server import Server
+from clymq.rpc.transport import Transport
+from clymq.storage.files import Files
+from clymq.storage.folder import DataFolder
+
+log = logging.getLogger("clymq.node")
+
+ASK_MS = 5_000.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a broker stands, for placement."""
+
+    host: str = ""
+    rack: str = ""
+    power: int = 1
+
+
+class BrokerNode:
+    """One broker process. `start`, then it serves; `close`."""
+
+    def __init__(
+        self,
+        name: str,
+        data: str,
+        *,
+        store: Callable[[], MetadataStore],
+        transport: Transport,
+        files: Files,
+        clock: Clock,
+        config: Config,
+        chance: random.Random,
+        place: Place | None = None,
+    ) -> None:
+        self.name = name
+        self._place = place or Place()
+        self._transport = transport
+        self._files = files
+        self._clock = clock
+        self._config = config
+        self._chance = chance
+        self._store = store()
+        self._catalog = Catalog(self._store)
+        self._folder = DataFolder.open(files, data, config)
+        self._disk_id = self._folder.identity(lambda: f"{chance.getrandbits(128):032x}")
+        self._incarnation = chance.randint(1, INCARNATION_MAX)
+        self._endpoint = Endpoint(clock, config, name=name, role="broker", incarnation=self._incarnation)
+        self._server = Server(transport, self._endpoint)
+        self._links = ConsensusLinks(transport, self._endpoint, chance=chance.random)
+        self._neighbours = Neighbours(transport, self._endpoint, chance=chance.random)
+        self._controller = ActiveController(self._neighbours, self._active_address)
+        self._raft = RaftHost(
+            name, clock=clock, config=config, links=self._links, draw=chance.randint, incarnation=self._incarnation
+        )
+        self._links.on_open = self._raft.reached
+        self.broker = Broker(
+            name,
+            self._disk_id,
+            self._incarnation,
+            hosting=self._hosting,
+            controller=self._controller,
+            find_controller=self._find_controller,
+            clock=clock,
+            config=config,
+        )
+        self._endpoint.handlers.update(handlers(self._raft))
+        self._endpoint.handlers.update(self.broker.handlers())
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session_ended = asyncio.Event()
+
+    def _hosting(self, reports: Reports) -> Hosting:
+        return Hosting(
+            self.name,
+            self._disk_id,
+            files=self._files,
+            folder=self._folder,
+            clock=self._clock,
+            config=self._config,
+            raft=self._raft,
+            links=self._links,
+            neighbours=self._neighbours,
+            reports=reports,
+        )
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._server.address
+
+    async def start(self, address: str) -> None:
+        """Join the cluster; when this returns the broker serves what it should host."""
+        try:
+            await self._server.start(address)
+            await self._begin_session(starting=True)
+            self._raft.start()
+            self._tasks = [asyncio.create_task(self._keep_session()), asyncio.create_task(self._keep_known())]
+            await self.broker.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Hand over, leave the tree, let go."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._raft.hand_over():
+            await self._pause(self._config.election_ms_max)
+        try:
+            await self._store.close()
+        except ClymqError as error:
+            log.warning("%s: its session could not be ended: %s", self.name, error)
+        await self._server.close()
+        await self.broker.close()
+        await self._links.close()
+        await self._neighbours.close()
+        self._raft.close()
+        self._folder.close()
+
+    # --- The tree ---
+
+    async def _begin_session(self, *, starting: bool) -> None:
+        await self._store.open()
+        self._session_ended = asyncio.Event()
+        self._store.session.on_lost(self._session_ended.set)
+        await self._catalog.prepare()
+        cluster = await self._catalog.cluster_id(f"{self._chance.getrandbits(128):032x}")
+        kept = self._folder.kept_line("cluster", lambda: cluster)
+        if kept != cluster:
+            raise ConfigError("data", self._folder.path, f"belongs to cluster {kept}, not to {cluster}")
+        await self._catalog.register_broker(
+            nodes.Broker(
+                name=self.name,
+                address=self.address,
+                id=f"{self._incarnation:x}",
+                disk_id=self._disk_id,
+                host=self._place.host,
+                rack=self._place.rack,
+                power=self._place.power,
+            )
+        )
+        await self._catalog.announce_broker(self.name, self._incarnation, starting=starting)
+
+    async def _keep_session(self) -> None:
+        """Begin a new session whenever the store has ended the one before, and ask anew what to host."""
+        while True:
+            await self._session_ended.wait()
+            log.warning("%s: the store has ended its session; it begins another", self.name)
+            try:
+                await self._begin_session(starting=False)
+                self.broker.ask_again()
+            except ClymqError as error:
+                log.warning("%s: no session: %s", self.name, error)
+                await self._pause(self._config.reconnect_ms_max)
+
+    async def _keep_known(self) -> None:
+        """Tell the controller who this is, and how it is doing, every few seconds."""
+        while True:
+            free = self._files.free_bytes(self._folder.path)
+            properties = Property(power=self._place.power, disk_free_bytes=free)
+            report = BroInfo(
+                name=self.name,
+                address=self.address,
+                disk_id=self._disk_id,
+                incarnation=self._incarnation,
+                host=self._place.host,
+                rack=self._place.rack,
+                properties=properties,
+            )
+            try:
+                await self._controller.ask(report, timeout_ms=ASK_MS)
+                await self._pause(self._config.config_ms)
+            except ClymqError as error:
+                log.info("%s: the controller does not know it yet: %s", self.name, error)
+                await self._pause(self._config.reconnect_ms_min)
+
+    async def _active_address(self) -> str | None:
+        controller = await self._catalog.controller()
+        return controller.value.address if controller is not None else None
+
+    async def _find_controller(self) -> ControllerFound:
+        controller = await self._catalog.controller()
+        if controller is None:
+            raise LeaderUnavailable("no zkserver is active")
+        found = controller.value
+        return ControllerFound(found.name, found.address, found.epoch)
+
+    async def _pause(self, delay_ms: float) -> None:
+        over = asyncio.Event()
+        timer = self._clock.call_later(delay_ms, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
