@@ -30,6 +30,8 @@ logger = logging.getLogger("clymq.rpc")
 _FLUSH_AT_BYTES: Final = 256 * 1024
 # Of the buffers that one `sendmsg` may take; Linux allows 1,024.
 _GATHER_MAX: Final = 512
+# A peer that has not acknowledged what was sent for so long is gone, or the way to it is.
+_UNACKNOWLEDGED_MS_MAX: Final = 5_000
 _READS_PER_TURN: Final = 4
 _BACKLOG: Final = 1024
 _ACCEPTS_PER_TURN: Final = 64
@@ -224,6 +226,8 @@ class _TcpWire:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # After a cut TCP waits ever longer before it tries again; a new connection is there sooner.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS_MAX)
         self.address = address
         self.buffered = 0
         self._loop = loop
