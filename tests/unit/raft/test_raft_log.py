@@ -186,3 +186,16 @@ def test_descriptors_are_kept_above_the_commit_index_and_some_below_it() -> None
     assert log._tail[0].index == KEPT_BELOW_COMMIT + 2
     assert (log._tail[-1].index, log.term_at(1)) == (count, 1)
     assert log.entries_from(1, 25) == tuple(entries(1, 1))
+
+
+def test_an_entry_lies_where_this_log_ends_whatever_its_sender_says() -> None:
+    log = log_of(1, 1)
+    log.append(Entry(3, 1, 777, 10))
+    assert log.end_of(3) == 30
+    assert log.take_unwritten()[0].position == 20
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_where_an_entry_ends_is_known_in_memory_and_in_the_file(kept: int) -> None:
+    log = log_of(1, 1, 1, kept=kept)
+    assert [log.end_of(index) for index in range(4)] == [0, 10, 20, 30]
