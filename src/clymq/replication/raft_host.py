@@ -29,7 +29,7 @@ from clymq.storage.flusher import Flusher
 # Three looks in each interval: an election is late by a third of a heartbeat at most.
 TICKS_PER_HEARTBEAT: Final = 3
 REST_MS: Final = 500
-CHECKPOINTS_PER_TICK: Final = 8
+CHECKPOINTS_MS_MAX: Final = 10
 
 log = logging.getLogger("clymq.replication")
 
@@ -163,9 +163,11 @@ class RaftHost:
         self.clock.call_later(interval, self._tick)
 
     def _write_checkpoints(self, now: float) -> None:
-        """Write those that are due, a few at a time: each of them waits for the disk."""
+        """Write those that are due, for a little while: each of them waits for the disk, and heartbeats must not."""
         due = [driver for driver, unsaved in self._unsaved.items() if unsaved.due_at(self._checkpoint_ms_max) <= now]
-        for driver in due[:CHECKPOINTS_PER_TICK]:
+        for driver in due:
+            if self.clock.monotonic_ms() - now > CHECKPOINTS_MS_MAX:
+                break
             del self._unsaved[driver]
             if not driver.checkpoint():
                 self.applied(driver)  # again, when it has rested once more
