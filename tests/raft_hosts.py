@@ -24,6 +24,7 @@ from clymq.replication.raft_partition import RaftPartition, Stored
 from clymq.replication.replica import Replica
 from clymq.storage.handles import Handles
 from clymq.storage.memory import MemoryFiles
+from clymq.storage.space import Space
 
 NAMES = ("a", "b", "c")
 CONFIG = Config(index_interval_bytes=1024, disk_reserve_bytes=0)
@@ -57,6 +58,7 @@ class Broker:
             f"/data/{group}/Block_1",
             config=config,
             handles=Handles(self.files, config.open_files_max),
+            space=Space(self.files, "/data", config.disk_reserve_bytes) if self.cluster.space else None,
             hosted=Hosted.open(self.files, "/data/hosted"),
             name=f"{group}/Block_1",
             named_here=named_here,
@@ -83,8 +85,15 @@ class Hosts:
     """Brokers on one clock; messages take a millisecond, unless the way is cut."""
 
     def __init__(
-        self, size: int = 3, *, groups: Sequence[str] = ("g",), config: Config = CONFIG, seed: int = 1
+        self,
+        size: int = 3,
+        *,
+        groups: Sequence[str] = ("g",),
+        config: Config = CONFIG,
+        seed: int = 1,
+        space: bool = False,
     ) -> None:
+        self.space = space
         self.size = size
         self.config = config
         self.clock = ManualClock()

@@ -16,6 +16,7 @@ from clymq.simulation.world import simulate
 CAUGHT_BY = {
     "accept_after_seal": (0, "SealedNeverGrows"),
     "ack_before_majority": (3, "LeaderCompleteness"),
+    "believe_a_former_process": (589, "Liveness"),
     "begin_a_term_without_entry": (0, "an assertion of the core"),
     "commit_beyond_what_is_held": (3, "StateMachineSafety"),
     "count_an_unsynced_match": (29, "LeaderCompleteness"),

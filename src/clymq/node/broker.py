@@ -83,6 +83,7 @@ class BrokerNode:
             name, clock=clock, config=config, links=self._links, draw=chance.randint, incarnation=self._incarnation
         )
         self._links.on_open = self._raft.reached
+        self._endpoint.on_settled = self._raft.settle
         self.broker = Broker(
             name,
             self._disk_id,

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import random
 
 from clymq.clock import Clock
 from clymq.config import Config
+from clymq.controller.brokers import LinkedBrokers
+from clymq.controller.controller import Controller
 from clymq.errors import ClymqError
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.embedded import StoreFile
@@ -32,7 +34,14 @@ class ZkServerNode:
     """One zkserver. `store` is what it uses; `engine` is the embedded store that it serves, or None."""
 
     def __init__(
-        self, name: str, transport: Transport, clock: Clock, config: Config, store: MetadataStore, engine: Engine | None
+        self,
+        name: str,
+        transport: Transport,
+        clock: Clock,
+        config: Config,
+        store: MetadataStore,
+        engine: Engine | None,
+        chance: random.Random,
     ) -> None:
         self.name = name
         self.store = store
@@ -43,15 +52,21 @@ class ZkServerNode:
         endpoint = Endpoint(clock, config, name=name, role="zkserver")
         if engine is not None:
             endpoint.handlers.update(StoreServer(engine).handlers())
+        self._chance = chance
+        self._brokers = LinkedBrokers(transport, endpoint, config, chance=chance.random)
+        self.controller = Controller(name, store, self._brokers, clock, config, chance)
+        endpoint.handlers.update(self.controller.handlers())
         self._server = Server(transport, endpoint)
         self._ended = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
     @classmethod
-    def embedded(cls, name: str, folder: str, transport: Transport, clock: Clock, config: Config) -> ZkServerNode:
-        """Hold and serve the store in a folder."""
+    def embedded(
+        cls, name: str, folder: str | None, transport: Transport, clock: Clock, config: Config, chance: random.Random
+    ) -> ZkServerNode:
+        """Hold and serve the store in a folder; None: in memory."""
         engine = Engine(StoreFile(folder), clock)
-        return cls(name, transport, clock, config, LocalStore(engine, clock, config), engine)
+        return cls(name, transport, clock, config, LocalStore(engine, clock, config), engine, chance)
 
     @property
     def address(self) -> str:
@@ -69,18 +84,21 @@ class ZkServerNode:
             await self.close()
             raise
         self._keeping = asyncio.create_task(self._keep_session())
+        self.controller.start(self.address)
 
     async def close(self) -> None:
         """Leave the tree, finish what is under way, and let go of everything."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+        await self.controller.close()
         try:
             await self.store.close()
         except ClymqError as error:
             # It cannot be reached; what is ephemeral goes when the session runs out.
             log.warning("%s: its session could not be ended: %s", self.name, error)
         await self._server.close()
+        await self._brokers.close()
         if self._engine is not None:
             await self._engine.close()
 
@@ -89,7 +107,7 @@ class ZkServerNode:
         self._ended = asyncio.Event()
         self.store.session.on_lost(self._ended.set)
         await self.catalog.prepare()
-        cluster = await self.catalog.cluster_id(secrets.token_hex(16))
+        cluster = await self.catalog.cluster_id(f"{self._chance.getrandbits(128):032x}")
         await self.catalog.announce_zkserver(ZkServer(name=self.name, address=self.address))
         log.info("%s: session %s in cluster %s", self.name, self.store.session.id, cluster)
 

@@ -66,6 +66,10 @@ class Coalescer:
         self.woken(group)
         for peer in peers:
             self._shared[peer] -= 1
+            gathered = self._gathered.pop(peer, ())
+            rest = [each for each in gathered if each[0] != group]
+            if rest:
+                self._gathered[peer] = rest
 
     def sleeps(self, group: Group, leader: str, peers: Iterable[str]) -> None:
         """A group has fallen asleep."""
@@ -111,13 +115,16 @@ class Coalescer:
     # --- Hearing ---
 
     def hear(self, message: PairHeartbeat, now: float) -> set[Group]:
-        """Note that a broker is alive; return the groups that it wakes, because it is another process than before."""
-        peer = self._peers.setdefault(message.sender, _Peer(now))
-        back, peer.heard_at, peer.lost = peer.lost, now, False
-        if peer.incarnation == message.incarnation:
-            return self._with(message.sender) if back else set()
-        known, peer.incarnation = peer.incarnation, message.incarnation
-        return self._with(message.sender) if known else set()
+        """Note that a broker is alive; return the groups that it wakes: it is another process, or was silent.
+
+        One that is heard for the first time, late, is among them: groups may have fallen asleep without it.
+        """
+        peer = self._peers.get(message.sender)
+        if peer is None:
+            return set()  # it shares no group with us
+        stays = peer.incarnation in {0, message.incarnation} and not peer.lost
+        peer.heard_at, peer.incarnation, peer.lost = now, message.incarnation, False
+        return set() if stays else self._with(message.sender)
 
     def silent(self, now: float) -> set[Group]:
         """Return the sleeping groups that must wake: their leader is silent, or too many of their followers are."""

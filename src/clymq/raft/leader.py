@@ -99,6 +99,8 @@ class Leader:
 
     def append_response(self, message: AppendResponse) -> None:
         """Learn where a follower is, and feed it on from there."""
+        if not 0 <= message.match <= message.held <= self._state.log.last_index:
+            return  # it cannot hold what was never sent in this term
         progress = self._hear(message.sender, message.sender_incarnation)
         if not progress.believes(message.sequence):
             self._replicate(message.sender, progress)
@@ -114,7 +116,7 @@ class Leader:
 
     def _next_to_try(self, message: AppendResponse, progress: Progress) -> int:
         """Skip a whole term of the follower's that is not ours, or go to the end of that term in our log (§5.3)."""
-        log, index = self._state.log, message.hint_index
+        log, index = self._state.log, max(message.hint_index, 1)
         while message.hint_term and log.term_at(index) == message.hint_term and index < progress.next_index - 1:
             index += 1
         return max(progress.match + 1, min(index, progress.next_index - 1), 1)
@@ -157,6 +159,8 @@ class Leader:
         progress = self._hear(message.sender, message.sender_incarnation)
         progress.told_commit = message.commit
         progress.asleep = message.asleep
+        if self.asleep and progress.match < self._state.log.last_index:
+            self.wake()  # another process answers, which may have lost something: it must be looked after
         self._replicate(message.sender, progress)
 
     def wake(self) -> None:

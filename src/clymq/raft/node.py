@@ -37,7 +37,7 @@ from clymq.raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
-from clymq.raft.state import TRANSITIONS, HardState, Limits, Role, State
+from clymq.raft.state import TERM_MAX, TRANSITIONS, HardState, Limits, Role, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,12 @@ class RaftNode:
         """Take a message from another replica."""
         self._clock(now)
         state = self._state
-        if message.receiver_incarnation not in {0, state.incarnation} or message.sender not in state.peers:
+        if (
+            message.receiver != state.me
+            or message.receiver_incarnation not in {0, state.incarnation}
+            or message.sender not in state.peers
+            or not 0 <= message.term <= TERM_MAX
+        ):
             return
         if message.term > state.term and not _asks_only(message):
             leads = isinstance(message, Append | Heartbeat)
@@ -268,9 +273,14 @@ class RaftNode:
         self._role = Follower(state)
 
     def _campaign(self) -> None:
-        """Ask first whether it would win; a lame replica never does, nor one that cannot write: they wait."""
+        """Ask first whether it would win; a lame replica never does, nor one that cannot write.
+
+        They wait for a leader, and say that they are there: it may have fallen asleep without them.
+        """
         if self._state.lame or not self.able:
             self._follow(self._state.term, None)
+            for peer in self._state.peers:
+                self._state.send(HeartbeatResponse, peer, commit=self._state.log.commit)
             return
         self._become(Role.PRECANDIDATE)
         self._state.leader = None

@@ -23,6 +23,8 @@ from clymq.raft.messages import Message
 
 M = TypeVar("M", bound=Message)
 
+TERM_MAX: Final = 2**63 - 1
+
 
 class Role(enum.Enum):
     """The four things a replica can be."""

@@ -1,15 +1,19 @@
 """The messages of Raft over our own connections: one link to each broker, for consensus alone.
 
 Each broker dials the others and sends over the links that it dialled; what it receives comes over theirs. A message
-that finds no connection is lost, which Raft is made for. A batch that travels in an append is not copied here.
+that finds no connection, or does not fit into a frame, is lost, which Raft is made for. A batch that travels in an
+append is not copied here. A message is heard only from the broker in whose name it speaks; that a broker is who its
+handshake says is for the handshake to make sure.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from clymq.errors import FrameTooLarge, RemoteProtocolError
 from clymq.protocol import consensus as wire
 from clymq.protocol.verbs import OneWay
 from clymq.raft.groups import PairHeartbeat
@@ -29,6 +33,8 @@ from clymq.rpc.client import Link
 from clymq.rpc.endpoint import Endpoint
 from clymq.rpc.peer import Call
 from clymq.rpc.transport import Transport
+
+log = logging.getLogger("clymq.replication")
 
 
 class ConsensusLinks:
@@ -68,26 +74,41 @@ class ConsensusLinks:
         """Send a replica's message, or lose it."""
         link = self._links.get(message.receiver)
         if link is not None:
-            link.tell(to_wire(group, message), payload)
+            _tell(link, to_wire(group, message), payload)
 
     def beat(self, peer: str, beat: PairHeartbeat) -> None:
         """Send a broker's heartbeat, or lose it."""
         link = self._links.get(peer)
         if link is not None:
-            link.tell(wire.Heartbeats(beat.sender, beat.incarnation, tuple(_beat(*each) for each in beat.beats)))
+            _tell(link, wire.Heartbeats(beat.sender, beat.incarnation, tuple(_beat(*each) for each in beat.beats)))
 
 
 def _ignore(_peer: str) -> None:
     """For whoever does not listen."""
 
 
+def _tell(link: Link, message: OneWay, payload: Sequence[Buffer] = ()) -> None:
+    try:
+        link.tell(message, payload, now=True)  # one to each follower and turn: there is nothing to wait for
+    except FrameTooLarge as error:
+        # It is that broker that takes no more; all others are to be told, and this turn to be ended.
+        log.error("%s takes no message of this size: %s", link.address, error)
+
+
+def _check_sender(call: Call) -> None:
+    if call.request.sender != call.peer.name:
+        raise RemoteProtocolError(f"{call.peer.name} speaks in the name of {call.request.sender}")
+
+
 def handlers(host: RaftHost) -> Mapping[type, Callable[[Call], None]]:
     """Return what an endpoint must serve so that a host hears the others."""
 
     def message(call: Call) -> None:
+        _check_sender(call)
         host.receive(call.request.group, from_wire(call.request), call.payload)
 
     def beats(call: Call) -> None:
+        _check_sender(call)
         request: wire.Heartbeats = call.request
         messages = tuple((beat.group, _message(request.sender, host.name, beat)) for beat in request.beats)
         host.receive_beat(PairHeartbeat(request.sender, request.incarnation, messages))

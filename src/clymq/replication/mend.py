@@ -5,8 +5,9 @@ hold something that lost, or have rotted: they are cut back to what is beyond do
 position, from a whole one. Both checksums of every batch are checked on the way in. The one procedure serves followers
 that were behind at the seal, replicas that were damaged, and new copies, which begin empty.
 
-It never asks who is whole: its caller names the sources, best first. A source that fails, or sends what does not fit,
-is left for the next one; when none is left the caller hears the last reason and may come again, nothing is lost by it.
+It never asks who is whole: its caller names the sources, best first. A source that fails is left for the next one, and
+one that sends what does not fit with everything that it sent: it has another log, whose batches may be as long as ours.
+When none is left the caller hears the last reason and may come again, nothing is lost by it.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ def is_whole(block: Block, seal: SealMark) -> bool:
 
 async def mend(block: Block, seal: SealMark, sources: Sequence[Source], *, bytes_max: int) -> None:
     """Make a replica whole; it may be used when this returns. `bytes_max`: what is asked for at once."""
+    block.acknowledge_loss()
+    if block.synced_position < block.end_position:
+        block.sync()
     if is_whole(block, seal):
         return
-    block.acknowledge_loss()
     _cut_back(block, seal)
     problem: ClymqError = InvalidRequest(f"{block.folder}: no whole replica is named to mend from")
     for source in sources:
@@ -63,6 +66,8 @@ async def mend(block: Block, seal: SealMark, sources: Sequence[Source], *, bytes
                 raise
             log.warning("%s: mending goes on elsewhere: %s", block.folder, error)
             problem = error
+            if isinstance(error, CorruptBatch):
+                _cut_back(block, seal)
         else:
             _finish(block, seal)
             return

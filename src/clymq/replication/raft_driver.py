@@ -16,7 +16,11 @@ leadership comes and goes. What is wrong with the disk ends here:
 * a write that failed and was cut back (disk full): the core begins anew from the disk, as after a restart, under a new
   incarnation; a leader hands over first. It follows, and does not campaign until there may be room again;
 * damage met by a read: the block is read from its first byte, cut there, and the replica is lame until it is mended;
-* a failed sync, or a vote that cannot be saved: the replica stops for good. The others go on.
+* a failed sync, a vote that cannot be saved, an error that has no name here: the replica stops for good. The others,
+  and the other groups of this process, go on.
+
+Whoever is told something may come back with more before the call returns: propose, close, read. So nothing is performed
+inside of performing, and nothing between a proposal and its owner's note of it.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from clymq.errors import (
     ClymqError,
     CorruptBatch,
     CorruptBlock,
+    DiskFailed,
     DiskFull,
     NotLeader,
     Overloaded,
@@ -78,6 +83,8 @@ class RaftDriver:
         replica: Replica,
         machine: Machine,
         owner: Owner,
+        *,
+        incarnation: int,
     ) -> None:
         self.group = group
         self.members = tuple(members)
@@ -91,13 +98,14 @@ class RaftDriver:
         self._owner = owner
         self._led: int | None = None
         self._sleeps = False
+        self._performing = False
         self._next_offset = 0
         self._last_append_time = 0
         self._unfit_until = 0.0
         self._recent = Recent()
         self._waiting: dict[int, list[Done]] = {}
         machine.restore(replica.block.checkpoint.state)
-        self.node = self._make_node(surroundings.incarnation, lame=replica.lame)
+        self.node = self._make_node(incarnation, lame=replica.lame)
         surroundings.flusher.add(replica.block, self._synced)
 
     def _committed_on_disk(self) -> int:
@@ -132,6 +140,11 @@ class RaftDriver:
         return self.machine.applied
 
     @property
+    def disk_is_idle(self) -> bool:
+        """Whether no sync of its block is under way."""
+        return not self._around.flusher.is_syncing(self.replica.block)
+
+    @property
     def next_offset(self) -> int:
         """Where the next message that is proposed will be; a leader's to ask."""
         return self._next_offset
@@ -146,6 +159,8 @@ class RaftDriver:
             raise NotLeader(f"{self._around.name} is out of {self.group}: {self.stopped}")
         self.wake()
         self.node.look_at(self._now())
+        if self._recent.arrived_bytes >= PERFORM_BYTES:
+            self.perform()  # here, BEFORE the next one is judged: it may be the end of this leadership
         if self._led is None or self.node.role is not Role.LEADER or self.node.term != self._led:
             self._around.schedule(self)
             raise NotLeader(f"{self._around.name} does not lead {self.group}", hint=self.node.leader)
@@ -161,6 +176,8 @@ class RaftDriver:
             and core.end_position - self.replica.block.committed_position > self._around.uncommitted_bytes_max
         ):
             raise Overloaded(f"{self.group}: too much is waiting for a majority of {list(self.members)}")
+        if batch.count:
+            self._check_room(batch.length)
         entry = self.node.propose(batch.length, kind, self._now())
         self._last_append_time = max(self._around.clock.wall_us(), self._last_append_time)
         batch.stamp(
@@ -174,11 +191,22 @@ class RaftDriver:
         self._recent.arrive(batch)
         if done is not None:
             self.when_applied(entry.index, done)
-        self._perform_soon()
+        self._around.schedule(self)
         return entry.index
+
+    def _check_room(self, length: int) -> None:
+        """Refuse at the door what the disk has no room for, and let another lead, if one can."""
+        try:
+            self.replica.check_room(length)
+        except DiskFull:
+            if self._now() >= self._unfit_until:
+                self._unfit_until = self._now() + FULL_DISK_MS
+                self.transfer()
+            raise
 
     def when_applied(self, index: int, done: Done) -> None:
         """Call `done` when an entry that is in the log by now is applied; for the second sender of one batch, too."""
+        assert index > self.applied, "what is applied is answered at once"
         self._waiting.setdefault(index, []).append(done)
 
     def read(self, offset: int, bytes_max: int) -> memoryview:
@@ -236,15 +264,21 @@ class RaftDriver:
         if not lulls:
             self.wake()
         self.node.step(message, self._now())
-        self._perform_soon()
+        if self._recent.arrived_bytes >= PERFORM_BYTES:
+            self.perform()
+        else:
+            self._around.schedule(self)
 
     def tick(self) -> None:
         """Let time pass."""
         if self.stopped is None:
-            now = self._now()
-            self.node.able = now >= self._unfit_until
-            self.node.tick(now)
-            self.perform()
+            self._attempt(self._tick)
+
+    def _tick(self) -> None:
+        now = self._now()
+        self.node.able = now >= self._unfit_until
+        self.node.tick(now)
+        self.perform()
 
     def wake(self) -> None:
         """Leave sleep, BEFORE anything is said to this replica or asked of it."""
@@ -260,14 +294,16 @@ class RaftDriver:
             if error is not None:
                 raise error
             self.node.synced(self.replica.block.synced_index, self._now())
-            self._perform()
+            self.perform()
 
         if self.stopped is None:
             self._attempt(note)
 
     def perform(self) -> None:
-        """Do what the core says."""
-        if self.stopped is None:
+        """Do what the core says; if that is being done, whoever was told something is to be done with first."""
+        if self._performing:
+            self._around.schedule(self)
+        elif self.stopped is None:
             self._attempt(self._perform)
 
     def checkpoint(self) -> bool:
@@ -289,21 +325,22 @@ class RaftDriver:
 
     def close(self) -> None:
         """Leave the group and let go of the files; whoever waits is told."""
+        self.checkpoint()
         if self.stopped is None:
-            self.checkpoint()
             self._stop(ClosedError(f"{self.group} is closed"))
-
-    def _perform_soon(self) -> None:
-        """Perform at the end of this turn; at once, if so much has gathered that the disk should begin with it."""
-        if self._recent.arrived_bytes >= PERFORM_BYTES:
-            self.perform()
-        else:
-            self._around.schedule(self)
 
     # --- Performing, in order ---
 
     def _perform(self) -> None:
-        ready = self.node.ready()
+        self._performing = True
+        try:
+            self._perform_in_order()
+        finally:
+            self._performing = False
+
+    def _perform_in_order(self) -> None:
+        node = self.node
+        ready = node.ready()
         if ready.hard_state is not None:
             self._save(ready.hard_state)
         if ready.truncate_to is not None:
@@ -314,9 +351,13 @@ class RaftDriver:
         self._recent.settle()
         for message in self._around.gather(self.group, ready.messages):
             self._around.send(self.group, message, self._payload(message))
-        self.node.advance()
-        self._apply(ready.commit)
-        self._note_role()
+        node.advance()
+        if self._leading() != self._led:
+            self._lose_leadership()  # BEFORE anything is applied: it may be another leader's, where ours was waited for
+        if self.stopped is None and self.node is node:
+            self._apply(ready.commit)
+        if self.stopped is None:
+            self._note_role()
 
     def _save(self, hard: HardState) -> None:
         try:
@@ -326,7 +367,11 @@ class RaftDriver:
 
     def _write(self, entries: Sequence[Entry]) -> None:
         block = self.replica.block
-        block.append([self._recent.take(entry) for entry in entries])
+        try:
+            block.append([self._recent.take(entry) for entry in entries])
+        except CorruptBatch as error:
+            # Nothing is wrong with the disk: the sender's log is not what ours can go on with.
+            raise StorageError(f"{self.group}: entries that do not follow on are not written: {error}") from error
         self._around.flusher.written(block, "commit")
 
     def _payload(self, message: Message) -> Sequence[Buffer]:
@@ -346,17 +391,22 @@ class RaftDriver:
         return batch
 
     def _apply(self, commit: int) -> None:
-        block, core = self.replica.block, self.node.log
-        end = core.end_of(commit)
+        block, node = self.replica.block, self.node
+        end = node.log.end_of(commit)
         if commit > block.commit_index or end > block.committed_position:
             block.commit(commit, end)
+            if self.applied >= commit:
+                self.committed_offset = self._committed_on_disk()  # it was applied before it was lost
         if self.applied >= commit:
             return
         for batch in self._batches(self.applied + 1, commit):
             answer = self._applied(batch)
             self.committed_offset = batch.end_offset
-            for done in self._waiting.pop(batch.index, ()):
-                done(Applied(batch, answer))
+            waiting = self._waiting.pop(batch.index, None)
+            if waiting is not None:
+                self._tell(waiting, Applied(batch, answer))
+                if self.stopped is not None or self.node is not node:
+                    return  # whoever was told has closed the group, or met damage
         self._around.applied(self)
         self._owner.advanced()
 
@@ -379,17 +429,19 @@ class RaftDriver:
                 position += batch.length
             yield batch
 
+    def _leading(self) -> int | None:
+        """Return the term that the core leads."""
+        return self.node.term if self.node.role is Role.LEADER else None
+
     def _note_role(self) -> None:
-        term = self.node.term if self.node.role is Role.LEADER else None
-        if term != self._led:
-            self._lose_leadership()
-            if term is not None:
-                log.info("%s: %s leads term %d", self.group, self._around.name, term)
-                block = self.replica.block
-                self._led, self._next_offset, self._last_append_time = term, block.end_offset, block.last_append_time
-                self._owner.leads(term)
+        term = self._leading()
+        if term is not None and term != self._led:
+            log.info("%s: %s leads term %d", self.group, self._around.name, term)
+            block = self.replica.block
+            self._led, self._next_offset, self._last_append_time = term, block.end_offset, block.last_append_time
+            self._owner.leads(term)
         if self._was_lame and not self.node.lame:
-            self._was_lame = False
+            self._was_lame = self.replica.lame = False
             log.warning("%s: what %s had lost is mended; it votes again", self.group, self._around.name)
         self._note_sleep()
 
@@ -410,8 +462,16 @@ class RaftDriver:
         waiting, self._waiting = self._waiting, {}
         self._owner.leads_no_more()
         error = NotLeader(f"{self._around.name} leads {self.group} no more", hint=self.node.leader)
-        for done in [done for some in waiting.values() for done in some]:
-            done(error)
+        for some in waiting.values():
+            self._tell(some, error)
+
+    def _tell(self, waiting: Sequence[Done], outcome: Applied | ClymqError) -> None:
+        for done in waiting:
+            try:
+                done(outcome)
+            except Exception:
+                # A mistake of whoever asked must take neither the group nor the others' answers with it.
+                log.exception("%s: an answer could not be given", self.group)
 
     # --- When the disk fails ---
 
@@ -420,17 +480,26 @@ class RaftDriver:
             work()
         except (StorageError, ReplicaLost) as error:
             self._fall_back(error)
+        except Exception as error:
+            # One that does not understand itself must not go on; the other groups of this process must.
+            log.exception("%s: met an error that it has no name for", self.group)
+            lost = ReplicaLost(f"{self.group}: {type(error).__name__}: {error}")
+            lost.__cause__ = error
+            self._stop(lost)
 
     def _fall_back(self, error: StorageError | ReplicaLost) -> None:
         """Go on as far as the disk can still be trusted; a leader lets another one lead first."""
         log.error("%s: %s", self.group, error)
+        self.wake()
         farewell = self.node.farewell()
         if farewell is not None:
             self._around.send(self.group, farewell, ())
         block = self.replica.block
         if isinstance(error, ReplicaLost) or block.failure is not None:
             self._stop(error)
-        elif isinstance(error, CorruptBlock | CorruptBatch):
+        elif isinstance(error, CorruptBlock | CorruptBatch) or (
+            isinstance(error, DiskFailed) and error.operation == "read"
+        ):
             self._read_anew(error)
         else:
             self._unfit_until = self._now() + FULL_DISK_MS
@@ -456,13 +525,21 @@ class RaftDriver:
         """Be as after a restart: what was said before was said by a process that is gone."""
         self._lose_leadership()
         self._recent.clear()
+        if self.stopped is not None:
+            return  # by one who was told
         incarnation = self._around.draw(1, INCARNATION_MAX)
-        self.node = self._make_node(incarnation, lame=self.node.lame or self.replica.lame)
-        self.committed_offset = self._committed_on_disk()
+        try:
+            self.node = self._make_node(incarnation, lame=self.node.lame or self.replica.lame)
+            self.committed_offset = self._committed_on_disk()
+        except StorageError as error:
+            self._stop(error)
+            return
         self.node.able = self._now() >= self._unfit_until
         self._note_sleep()
 
     def _stop(self, error: ClymqError) -> None:
+        if self.stopped is not None:
+            return  # by one who was told, while something else went wrong
         self.stopped = error
         self._lose_leadership()
         replica = self.replica

@@ -21,7 +21,7 @@ from clymq.raft.messages import Message
 from clymq.raft.state import Limits
 from clymq.record.layout import Buffer
 from clymq.replication.machine import Machine
-from clymq.replication.raft_driver import RaftDriver
+from clymq.replication.raft_driver import INCARNATION_MAX, RaftDriver
 from clymq.replication.replica import Replica
 from clymq.replication.surroundings import Driven, Owner
 from clymq.storage.flusher import Flusher
@@ -78,7 +78,9 @@ class RaftHost:
         self._drivers: dict[str, RaftDriver] = {}
         self._awake: dict[Driven, None] = {}
         self._scheduled: dict[Driven, None] = {}
+        self._performing = False
         self._unsaved: dict[Driven, _Unsaved] = {}
+        self._left: set[str] = set()
         self._closed = False
 
     def start(self) -> None:
@@ -91,7 +93,9 @@ class RaftHost:
         """Host a group; its replica is open, its machine new."""
         if group in self._drivers:
             raise InvalidRequest(f"group {group} is hosted already")
-        driver = RaftDriver(self, group, members, replica, machine, owner)
+        # To the others a replica that was closed and opened is another process: it may have lost what they know of.
+        incarnation = self.draw(1, INCARNATION_MAX) if group in self._left else self.incarnation
+        driver = RaftDriver(self, group, members, replica, machine, owner, incarnation=incarnation)
         self._drivers[group] = driver
         self._awake[driver] = None
         self._coalescer.join(driver.peers, self.clock.monotonic_ms())
@@ -149,6 +153,15 @@ class RaftHost:
     def _tick(self) -> None:
         if self._closed:
             return
+        try:
+            self._let_time_pass()
+        finally:
+            interval = self.limits.heartbeat_ms
+            if self._awake or self._unsaved:
+                interval //= TICKS_PER_HEARTBEAT
+            self.clock.call_later(interval, self._tick)
+
+    def _let_time_pass(self) -> None:
         now = self.clock.monotonic_ms()
         for group in sorted(self._coalescer.silent(now)):
             self._drivers[group].wake()
@@ -157,10 +170,6 @@ class RaftHost:
         for peer, beat in self._coalescer.beat(now):
             self._links.beat(peer, beat)
         self._write_checkpoints(now)
-        interval = self.limits.heartbeat_ms
-        if self._awake or self._unsaved:
-            interval //= TICKS_PER_HEARTBEAT
-        self.clock.call_later(interval, self._tick)
 
     def _write_checkpoints(self, now: float) -> None:
         """Write those that are due, for a little while: each of them waits for the disk, and heartbeats must not."""
@@ -176,11 +185,22 @@ class RaftHost:
 
     def schedule(self, driver: Driven) -> None:
         """Let a driver perform before this turn of the event loop ends, once for all that happens in it."""
-        if not self._scheduled:
+        if not self._performing:
+            self._performing = True
             self.clock.call_later(0, self._perform)
         self._scheduled[driver] = None
 
+    def settle(self) -> None:
+        """Let those perform at once whose disk has nothing to do: nothing more will come of what has just arrived.
+
+        The others wait for the end of the turn, and gather.
+        """
+        for driver in [driver for driver in self._scheduled if driver.disk_is_idle]:
+            del self._scheduled[driver]
+            driver.perform()
+
     def _perform(self) -> None:
+        self._performing = False
         scheduled, self._scheduled = self._scheduled, {}
         for driver in scheduled:
             driver.perform()
@@ -221,6 +241,7 @@ class RaftHost:
         """A replica is out."""
         if self._drivers.get(driver.group) is driver:
             del self._drivers[driver.group]
+            self._left.add(driver.group)
             self._coalescer.leave(driver.group, driver.peers)
         for these in (self._awake, self._scheduled, self._unsaved):
             these.pop(driver, None)

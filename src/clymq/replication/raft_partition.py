@@ -11,7 +11,9 @@ broker may have to be asked; the term may be over by the time it answers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from clymq.clock import Clock
 from clymq.errors import BlockSealed, ClymqError, NotLeader, NotReady
@@ -20,6 +22,8 @@ from clymq.record.batch import Batch
 from clymq.replication.entries import BeLeader, Entry, Genesis, batch_of
 from clymq.replication.machine import PartitionMachine
 from clymq.replication.raft_driver import Applied, RaftDriver
+
+BEGIN_AGAIN_MS: Final = 100
 
 Begin = Callable[[Callable[[Genesis], None]], None]
 
@@ -149,15 +153,22 @@ class RaftPartition:
     def _begin_block(self, term: int, genesis: Genesis) -> None:
         """Write the first entry of the block, unless somebody else leads by now."""
         if self._still_leads(term) and self.driver.node.log.last_index == 0:
-            self.driver.propose(_control(genesis), kind=Kind.GENESIS)
-            self._be_leader(term)
+            try:
+                self.driver.propose(_control(genesis), kind=Kind.GENESIS)
+            except NotReady:
+                # Leadership was to go to another, who may not take it; without this entry nobody could begin.
+                self._clock.call_later(BEGIN_AGAIN_MS, lambda: self._begin_block(term, genesis))
+            else:
+                self._be_leader(term)
 
     def _be_leader(self, term: int) -> None:
         def applied(outcome: Applied | ClymqError) -> None:
             if isinstance(outcome, Applied):
                 self.on_elected(term)
 
-        self.driver.propose(_control(BeLeader(replica=self._name)), applied, kind=Kind.BELEADER)
+        # If this process stood still since it was elected, it leads no more, as its driver is about to find out.
+        with suppress(NotLeader):
+            self.driver.propose(_control(BeLeader(replica=self._name)), applied, kind=Kind.BELEADER)
 
     def _still_leads(self, term: int) -> bool:
         try:

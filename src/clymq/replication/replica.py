@@ -7,11 +7,12 @@ has lost part of its log is *lame*: it may store, and may not vote, until the ot
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
 from clymq.config import Config
-from clymq.errors import CorruptBatch, CorruptBlock, ReplicaLost
+from clymq.errors import CorruptBatch, CorruptBlock, ReplicaLost, StorageError
 from clymq.raft.log import RaftLog
 from clymq.raft.messages import Entry, Kind
 from clymq.raft.state import HardState
@@ -19,6 +20,7 @@ from clymq.record.batch import Batch
 from clymq.record.layout import FORMAT_BYTES_MAX, Header
 from clymq.replication.hosted import Hosted
 from clymq.storage.block import Block
+from clymq.storage.checkpoint import write_checkpoint
 from clymq.storage.files import Files
 from clymq.storage.handles import Handles
 from clymq.storage.space import Space
@@ -86,7 +88,15 @@ class Replica:
         if not Block.was_created(self._files, self.folder):
             raise CorruptBlock(self.folder, 0, "the block is missing")
         self._vote = VoteFile.open(self._files, f"{self.folder}/vote")
-        self._open_block(verify=verify)
+        try:
+            self._open_block(verify=verify)
+            if self._vote.damaged:
+                # After the next save the slots look whole again; what was forgotten is still forgotten.
+                self._note_missing(self.block.last_index + (not self.block.sealed))
+                self._open_block(verify=verify)
+        except StorageError:
+            self._vote.close()
+            raise
 
     def _open_block(self, *, verify: bool) -> None:
         self.block = self._opened(verify=verify)
@@ -119,9 +129,28 @@ class Replica:
         return True
 
     def verify(self) -> None:
-        """Read the block anew from its first byte, because damage was met in it; it is lame if something is gone."""
-        self.block.close()
+        """Read the block anew from its first byte, because damage was met in it; it is lame if something is gone.
+
+        What was synced may have been acknowledged, which no checkpoint and no batch says: it is written down BEFORE.
+        """
+        self._note_missing(self.block.synced_index)
         self._open_block(verify=True)
+
+    def _note_missing(self, through: int) -> None:
+        """Let every opening be lame, until the log reaches this entry and a checkpoint says so; the block is closed."""
+        block, known = self.block, self.block.checkpoint
+        noted = dataclasses.replace(
+            known,
+            commit_index=max(known.commit_index, block.commit_index),
+            missing_through=max(known.missing_through, through),
+        )
+        write_checkpoint(self._files, f"{self.folder}/checkpoint", noted)
+        block.close()
+
+    def check_room(self, length: int) -> None:
+        """Raise `DiskFull` unless messages of so many bytes fit above the reserve."""
+        if self._space is not None:
+            self._space.check(length)
 
     def close(self) -> None:
         """Let go of the files."""

@@ -35,6 +35,11 @@ class Driven(Protocol):
     group: str
     peers: tuple[str, ...]
 
+    @property
+    def disk_is_idle(self) -> bool:
+        """Whether no sync of its block is under way."""
+        ...
+
     def perform(self) -> None:
         """Do what the core says."""
 

@@ -72,7 +72,7 @@ class Process:
             name, clock=self._clock, config=config, links=self, draw=world.chance.randint, incarnation=incarnation
         )
         self._partition = RaftPartition(name, self._machine, self._clock, lambda begin: begin(Genesis(uid=UID)))
-        self._partition.on_stop = lambda error: self.stop(str(error))
+        self._partition.on_stop = self._out
         self._driver = self._host.add(GROUP, world.names, replica, self._machine, self._partition)
         self._partition.attach(self._driver)
         self._host.start()
@@ -142,6 +142,12 @@ class Process:
         if not self.stopped:
             self.stopped = True
             self.world.note(f"{self.name} stops: {reason}")
+
+    def _out(self, error: ClymqError) -> None:
+        """The driver gives up: over its disk it may, over itself it must not."""
+        if error.__cause__ is not None and not isinstance(error.__cause__, ClymqError):
+            raise error.__cause__
+        self.stop(str(error))
 
     def pause(self) -> None:
         """Stand still, as under SIGSTOP."""

@@ -234,8 +234,9 @@ class Block:
             if not batch.intact:  # a leader has checked it at the door
                 batch.check_crc()
             end.take(batch)
-        if self._space is not None and not end.sealed:
-            self._space.claim(end.position - self._end.position)
+        if self._space is not None:
+            # What consensus writes for itself may use the reserve: without it nobody could lead, or seal.
+            self._space.claim(sum(batch.length for batch in batches if batch.count))
         try:
             self._log().write(self._end.position, [batch.buffer for batch in batches])
         except StorageError:
@@ -260,6 +261,27 @@ class Block:
         end = self.end_at(index - 1)
         assert end.position >= self.committed_position, "what is committed is never cut"
         self._cut(end)
+
+    def give_up(self, index: int) -> str | None:
+        """Remove the entries from `index` on, those that readers saw included: the chain says that the block ended
+        before them. They are kept aside as `*.lost`; return where. For a block that nobody writes to or syncs.
+        """
+        if index > self._end.index:
+            return None
+        self._refuse_if_unfit()
+        assert not self._syncs_under_way, "whoever wrote to this block has let go of it"
+        end, size = self.end_at(index - 1), self._end.position
+        kept = set_aside(self._files, self._log(), end.position, size, ".lost", self._config)
+        log.warning(
+            "%s: cut from %d to %d bytes, where the chain ends it; the rest is %s", self._path, size, end.position, kept
+        )
+        self._forget_checkpoint_behind(end)
+        if end.position < self.committed_position:
+            self._leave_behind(end.position)
+        self._commit_index = min(self._commit_index, end.index)
+        self._reader.committed_position = min(self.committed_position, end.position)
+        self._cut(end)
+        return kept
 
     def commit(self, index: int, position: int) -> None:
         """Let readers see everything up to the end of this entry. Never goes back."""
@@ -432,12 +454,29 @@ class Block:
         if found.loss is None:
             self._log().truncate(end)
             return
-        # Some of this was committed once, and somebody may still look at a map of it: leave them the old file.
+        self._leave_behind(end)
+
+    def _leave_behind(self, end: int) -> None:
+        """Go on with a copy of the first bytes: the rest was committed once, and somebody may look at a map of it."""
         copy(self._files, self._log(), 0, end, f"{self._path}.new")
         self._log().close()
         self._files.rename(f"{self._path}.new", self._path)
         self._files.sync_folder(self.folder)
         self._file = self._files.open(self._path)
+
+    def _forget_checkpoint_behind(self, end: End) -> None:
+        """Let the checkpoint promise nothing behind a place, BEFORE the log is cut there: it would be a loss."""
+        known = self._checkpoint
+        if max(known.index, known.commit_index, known.missing_through) <= end.index:
+            return
+        kept = known if known.index <= end.index else Checkpoint.empty(self.start_offset)
+        self._save(
+            dataclasses.replace(
+                kept,
+                commit_index=min(known.commit_index, end.index),
+                missing_through=min(known.missing_through, end.index),
+            )
+        )
 
     def _position_committed(self) -> int:
         """Return where the last entry ends that is known to be committed and is there."""

@@ -39,6 +39,11 @@ class Flusher:
         elif fsync == "interval" and task.timer is None:
             task.timer = self._clock.call_later(self._config.fsync_interval_ms, task.sync)
 
+    def is_syncing(self, block: Block) -> bool:
+        """Whether a sync of a block is under way."""
+        task = self._tasks.get(block)
+        return task is not None and task.syncing
+
     def remove(self, block: Block, done: Callable[[], None] = lambda: None) -> None:
         """Let go of a block; `done` is called once no sync of it is under way and its file may be closed."""
         self._tasks.pop(block).stop(done)
@@ -51,7 +56,7 @@ class _Task:
         self.timer: Timer | None = None
         self._block = block
         self._listener = listener
-        self._syncing = False
+        self.syncing = False
         self._again = False
         self._stopped: Callable[[], None] | None = None
 
@@ -59,30 +64,30 @@ class _Task:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self._syncing:
+        if self.syncing:
             self._again = True
         elif self._block.failure is not None:
             self._listener(self._block.failure)  # nobody waits for what will never come
         else:
-            self._syncing = True
+            self.syncing = True
             self._block.sync_soon(self._done)
 
     def stop(self, done: Callable[[], None]) -> None:
         self._again = False
         if self.timer is not None:
             self.timer.cancel()
-        if self._syncing:
+        if self.syncing:
             self._stopped = done
         else:
             done()
 
     def _done(self, error: StorageError | None) -> None:
-        self._syncing = False
+        self.syncing = False
         if self._stopped is not None:
             self._stopped()
             return
         self._listener(error)
         # The listener may have written more and asked for a sync of it already.
-        if self._again and not self._syncing:
+        if self._again and not self.syncing:
             self._again = False
             self.sync()

@@ -22,9 +22,13 @@ class Space:
 
     def claim(self, length: int) -> None:
         """Take room for `length` bytes or raise `DiskFull`."""
+        self.check(length)
+        self._granted -= length
+
+    def check(self, length: int) -> None:
+        """Raise `DiskFull` unless there is room for `length` bytes."""
         if length > self._granted:
             free = self._files.free_bytes(self._folder) - self._reserve_bytes
             if length > free:
                 raise DiskFull(self._folder, f"{max(0, free)} bytes above the reserve of {self._reserve_bytes}")
             self._granted = max(length, min(free, _GRANT_BYTES))
-        self._granted -= length

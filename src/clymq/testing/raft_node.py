@@ -76,6 +76,7 @@ class RaftProcess:
             incarnation=incarnation,
         )
         self._links.on_open = self._host.reached
+        self._endpoint.on_settled = self._host.settle
         self._server = Server(transport, self._endpoint)
         self._endpoint.handlers.update(handlers(self._host))
         self._endpoint.handlers.update({Push: self._push, InitProducer: self._init_producer, Pull: self._pull})

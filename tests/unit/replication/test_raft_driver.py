@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from clymq.errors import ClymqError, NotLeader, Overloaded, ReplicaLost
+from clymq.errors import ClymqError, DiskFull, NotLeader, NotReady, Overloaded, ReplicaLost
 from clymq.raft.messages import Append, AppendResponse, TimeoutNow, VoteResponse
 from clymq.record.batch import Batch
 from clymq.replication.raft_driver import FULL_DISK_MS
@@ -379,3 +379,29 @@ def test_entries_that_do_not_follow_the_one_before_are_not_taken_from_the_wire()
     driver.receive(dataclasses.replace(append), last)
     assert driver.node.log.last_index == before
     assert Batch.parse(last).index != 2
+
+
+def test_with_every_disk_at_its_reserve_somebody_leads_what_is_stored_is_read_and_room_is_found_again() -> None:
+    hosts = Hosts(config=msgspec.structs.replace(CONFIG, disk_reserve_bytes=1_000_000), space=True)
+    for disk in hosts.disks.values():
+        disk.capacity_bytes = disk._root.bytes() + 1_010_000
+    pushed(hosts, 3)
+    producer = hosts.producer(name="q")
+    producer.begin()
+    refused = 0
+    for _ in range(10):
+        with pytest.raises((DiskFull, NotReady, NotLeader)) as caught:
+            producer.push(hosts.leader(), b"x" * 20_000)
+        refused += caught.type is DiskFull
+        hosts.clock.advance(500)
+    assert refused
+    leader = hosts.leader()
+    assert len(leader.host.groups["g"].read(0, 1 << 20)) > 0
+    assert not any(broker.stops for broker in hosts.brokers.values())
+    for disk in hosts.disks.values():
+        disk.capacity_bytes = 1 << 40
+    hosts.clock.advance(1500)
+    producer.begin()
+    producer.push(hosts.leader(), b"y")
+    hosts.clock.advance(100)
+    assert [type(answer) for answer in producer.answers] == [Stored]
