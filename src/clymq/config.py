@@ -97,6 +97,62 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=10, le=600_000, description="a request to the metadata store is answered within this or given up")
     ] = 4000
 
+    fetch_bytes_max: Annotated[
+        int, Meta(ge=KiB, le=GiB, description="a follower of a fetch block pulls no more than this at once")
+    ] = MiB
+    fetch_wait_ms_max: Annotated[
+        int, Meta(ge=10, le=600_000, description="a follower's pull waits so long for something new")
+    ] = 10_000
+    fetch_retry_ms_min: Annotated[
+        int, Meta(ge=1, le=600_000, description="pause of a follower before it repeats a pull that failed; it doubles")
+    ] = 20
+    fetch_retry_ms_max: Annotated[int, Meta(ge=1, le=600_000, description="and never is longer than this")] = 1000
+    fetch_visibility: Annotated[
+        Literal["majority", "leader"],
+        Meta(description="what readers of a fetch block see: what a majority holds, or all that the leader has"),
+    ] = "majority"
+    fetch_unclean: Annotated[
+        Literal["false", "true"],
+        Meta(description="whether a fetch block is sealed although too few replicas are there; may lose messages"),
+    ] = "false"
+    delivery_count_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="deliveries of a message before it is a dead letter")
+    ] = 3
+    lease_ms: Annotated[
+        int, Meta(ge=10, le=DAY_MS, description="a delivered message that is not acknowledged comes back after this")
+    ] = 30_000
+
+    partitions_per_topic_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="partitions that a topic may have")
+    ] = 4096
+    controller_tick_ms: Annotated[
+        int, Meta(ge=10, le=600_000, description="how often the controller looks for what is to be done, and retries")
+    ] = 1000
+    broker_request_ms_max: Annotated[
+        int, Meta(ge=10, le=600_000, description="a broker that lets the controller wait for longer counts as silent")
+    ] = 3000
+    seal_wait_ms_max: Annotated[
+        int, Meta(ge=0, le=3600_000, description="a fetch block sealed without its leader waits so long for a majority")
+    ] = 5000
+    move_wait_ms_max: Annotated[
+        int, Meta(ge=10, le=3600_000, description="who asks for a change of a partition waits no longer than this")
+    ] = 25_000
+    leader_wait_ms_max: Annotated[
+        int, Meta(ge=0, le=600_000, description="who asks for a leader while there is none waits no longer than this")
+    ] = 5000
+    replace_after_ms: Annotated[
+        int, Meta(ge=0, le=365 * DAY_MS, description="what lies on a broker that is away for so long is put elsewhere")
+    ] = 600_000
+    retention_check_ms: Annotated[
+        int, Meta(ge=10, le=DAY_MS, description="how often the controller looks for sealed blocks that may be dropped")
+    ] = 30_000
+    balance_ms: Annotated[
+        int, Meta(ge=10, le=DAY_MS, description="how often the controller looks whether leaders are spread evenly")
+    ] = 60_000
+    repairs_max: Annotated[
+        int, Meta(ge=1, le=100_000, description="blocks that the controller begins to move or copy in one look round")
+    ] = 64
+
     config_ms: Annotated[int, Meta(ge=10, le=600_000, description="a broker asks this often what it should host")] = (
         5_000
     )
@@ -162,6 +218,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, le=3600_000, description="a server that closes gives running calls so long to finish")
     ] = 5000
 
+    request_ms_max: Annotated[
+        int, Meta(ge=10, le=3600_000, description="a client without an answer by then looks whom else to ask")
+    ] = 6000
+    retry_ms_min: Annotated[
+        int, Meta(ge=1, le=3600_000, description="pause of a client before it repeats what failed; it doubles")
+    ] = 20
+    retry_ms_max: Annotated[int, Meta(ge=1, le=3600_000, description="and never is longer than this")] = 1000
+
+
+# What a topic may set for itself; everything else is the server's.
+TOPIC_SETTINGS = (
+    "retention_ms",
+    "retention_bytes",
+    "block_bytes_max",
+    "block_age_ms_max",
+    "message_bytes_max",
+    "fsync",
+    "fetch_visibility",
+    "fetch_unclean",
+    "delivery_count_max",
+    "lease_ms",
+)
+
 
 class Setting(NamedTuple):
     """One setting as people need to see it."""
@@ -196,6 +275,17 @@ def load(
     config: Config = msgspec.convert(values, Config)
     _check_together(config)
     return config
+
+
+def topic_settings(values: Mapping[str, object], config: Config) -> dict[str, int | str]:
+    """Return a topic's own settings, each checked as it would be in a file; numbers may come as text."""
+    for name, value in values.items():
+        if name not in TOPIC_SETTINGS:
+            raise ConfigError(name, value, f"is no setting of a topic; those are {', '.join(TOPIC_SETTINGS)}")
+    given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    checked = _checked(given, source="the topic", strict=False)
+    _check_together(msgspec.structs.replace(config, **checked))
+    return {name: value for name, value in checked.items() if isinstance(value, int | str)}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -262,6 +352,12 @@ def _check_together(config: Config) -> None:
     if config.frame_bytes_max < config.batch_bytes_max + 64 * KiB:
         limit = f"must be at least 64 KiB more than batch_bytes_max = {config.batch_bytes_max}"
         raise ConfigError("frame_bytes_max", config.frame_bytes_max, limit)
+    if config.fetch_retry_ms_min > config.fetch_retry_ms_max:
+        limit = f"must be at most fetch_retry_ms_max = {config.fetch_retry_ms_max}"
+        raise ConfigError("fetch_retry_ms_min", config.fetch_retry_ms_min, limit)
+    if config.retry_ms_min > config.retry_ms_max:
+        limit = f"must be at most retry_ms_max = {config.retry_ms_max}"
+        raise ConfigError("retry_ms_min", config.retry_ms_min, limit)
     if config.reconnect_ms_min > config.reconnect_ms_max:
         limit = f"must be at most reconnect_ms_max = {config.reconnect_ms_max}"
         raise ConfigError("reconnect_ms_min", config.reconnect_ms_min, limit)

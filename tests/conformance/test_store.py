@@ -12,14 +12,17 @@ from clymq.errors import (
     ClosedError,
     ClymqError,
     ConnectFailed,
+    EphemeralParent,
+    InvalidPath,
     MetadataError,
     NodeExists,
     NodeMissing,
+    NodeNotEmpty,
     SessionLost,
     TransportError,
+    ValueTooLarge,
     VersionConflict,
 )
-from clymq.metadata.refusals import EphemeralParent, InvalidPath, NodeNotEmpty, ValueTooLarge
 from clymq.metadata.store import (
     ANY_VERSION,
     WRITE_BYTES_MAX,

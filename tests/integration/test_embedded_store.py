@@ -18,10 +18,9 @@ import pytest
 import store_process
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ClymqError, ConnectionLost, FolderLocked
+from clymq.errors import ClymqError, ConnectionLost, DamagedStore, FolderLocked
 from clymq.metadata.embedded import FILE_NAME, StoreFile
 from clymq.metadata.engine import Engine
-from clymq.metadata.refusals import DamagedStore
 from clymq.metadata.remote import RemoteStore
 from clymq.metadata.store import ANY_VERSION, Create, Put
 from clymq.protocol.store import StoreGet, StoreMulti, StoreOpenSession

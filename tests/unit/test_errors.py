@@ -11,13 +11,14 @@ from clymq import errors
 from clymq.errors import ClymqError, ConfigError, CorruptBatch, CorruptBlock, OffsetOutOfRange, OutOfSequence
 
 CODES = """
-AckMismatch BlockSealed BrokerError BufferFull ClosedError ConfigError ConnectFailed ConnectionLost CorruptBatch
-CorruptBlock DataLost DiskFailed DiskFull FolderLocked FrameTooLarge InvalidName InvalidRequest InvalidState
-LeaderUnavailable LocalProtocolError LogTruncated MessageTooLarge MetadataError NodeExists NodeMissing NotController
-NotEnoughReplicas NotHosted NotLeader NotPrepared NotReady NotSubscribed OffsetOutOfRange OutOfSequence Overloaded
-PartitionUnset ProducerFenced ProtocolError RemoteProtocolError ReplicaLost RequestTimeout SessionLost StaleEpoch
-StorageError TooManyPartitions TooManyProducers TopicExists TransportError UnknownLease UnknownPartition
-UnknownProducer UnknownServerError UnknownTopic UnsupportedVersion VersionConflict
+AckMismatch BlockSealed BrokerError BrokerReplaced BufferFull ClosedError ConfigError ConnectFailed ConnectionLost
+CorruptBatch CorruptBlock DamagedNode DamagedStore DataLost DiskFailed DiskFull EphemeralParent FolderLocked
+FrameTooLarge InvalidName InvalidPath InvalidRequest InvalidState LeaderUnavailable LocalProtocolError LogTruncated
+MessageTooLarge MetadataError NodeExists NodeMissing NodeNotEmpty NotController NotEnoughReplicas NotHosted NotLeader
+NotPrepared NotReady NotSubscribed OffsetOutOfRange OutOfSequence Overloaded PartitionUnset ProducerFenced
+ProtocolError RemoteProtocolError ReplicaLost RequestTimeout SessionLost StaleEpoch StorageError TooManyPartitions
+TooManyProducers TopicExists TransportError UnknownLease UnknownPartition UnknownProducer UnknownServerError
+UnknownTopic UnsupportedVersion ValueTooLarge VersionConflict
 """
 RETRIABLE = """
 AckMismatch BlockSealed BufferFull ConnectFailed ConnectionLost DiskFull LeaderUnavailable NotController NotHosted

@@ -36,12 +36,15 @@ from clymq.protocol.hosting import (
     CloseRaftPartition,
     PartitionFound,
     PrepareAccept,
+    PrepareSend,
     PrepareState,
+    SendPrepared,
 )
 from clymq.protocol.verbs import Done
-from clymq.replication.entries import Commit
+from clymq.replication.entries import Commit, Prepare
 from clymq.rpc.handlers import answering
 from clymq.rpc.peer import Call
+from clymq.types import Mode
 
 log = logging.getLogger("clymq.broker")
 
@@ -88,6 +91,7 @@ class Broker(Reports):
             PrepareAccept: self._prepare_accept,
             CloseAccept: self._close_accept,
             PrepareState: self._prepare_state,
+            PrepareSend: self._prepare_send,
             AddRaftPartition: self._nudge,
             CloseRaftPartition: self._nudge,
             AddFetchPartition: self._nudge,
@@ -218,6 +222,31 @@ class Broker(Reports):
                 leader=active.driver.leader or "",
             )
         )
+
+    def _prepare_send(self, call: Call) -> None:
+        """Be ready for a consumer: publish-subscribe needs its offset here, point to point a cursor in the log."""
+        request: PrepareSend = call.request
+        partition = self.hosting.partition(request.topic, request.partition, request.uid)
+        if request.mode in {Mode.PSB_PUSH, Mode.PSB_PULL}:
+            partition.holding(request.offset)
+            call.reply(SendPrepared(request.offset))
+            return
+        owner = self._active(partition).partition
+        owner.check_reading()
+        cursor = owner.machine.cursor(request.group)
+        if cursor is not None:
+            call.reply(SendPrepared(cursor.low))
+            return
+
+        def answer(outcome: object) -> None:
+            made = owner.machine.cursor(request.group)
+            if isinstance(outcome, ClymqError):
+                call.fail(outcome)
+            else:
+                assert made is not None, "a cursor is there once its entry is applied"
+                call.reply(SendPrepared(made.low))
+
+        owner.write(Prepare(group=request.group, offset=request.offset), answer)
 
     def _nudge(self, call: Call) -> None:
         self.ask_again()

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 import click
 
+from clymq.cli.broker import broker
 from clymq.cli.call import call
 from clymq.cli.dump import dump
 from clymq.cli.zkserver import zkserver
@@ -60,6 +61,7 @@ def cli(context: click.Context, file: str | None) -> None:
     _log_to_stderr(context.obj.log)
 
 
+cli.add_command(broker)
 cli.add_command(call)
 cli.add_command(dump)
 cli.add_command(zkserver)

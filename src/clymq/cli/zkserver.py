@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import click
 
 from clymq.cli.serving import serve
-from clymq.clock import Clock, SystemClock
+from clymq.cli.stores import zookeeper_store
+from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ConfigError
-from clymq.metadata.store import MetadataStore
 from clymq.node.zkserver import ZkServerNode
 from clymq.rpc.transport import TcpTransport
 
@@ -43,20 +44,11 @@ def zkserver(config: Config, name: str, listen: str, store: str, hosts: str, roo
     may run; the tree is there.
     """
 
-    clock, transport = SystemClock(), TcpTransport()
+    clock, transport, chance = SystemClock(), TcpTransport(), random.SystemRandom()
 
     def make() -> ZkServerNode:
         if store == "embedded":
-            return ZkServerNode.embedded(name, data, transport, clock, config)
-        return ZkServerNode(name, transport, clock, config, _zookeeper(hosts, clock, config, root), None)
+            return ZkServerNode.embedded(name, data, transport, clock, config, chance)
+        return ZkServerNode(name, transport, clock, config, zookeeper_store(hosts, clock, config, root), None, chance)
 
     serve(name, listen, make)
-
-
-def _zookeeper(hosts: str, clock: Clock, config: Config, root: str) -> MetadataStore:
-    try:
-        # Here and not above: kazoo comes with an extra, and the embedded store does without.
-        from clymq.metadata.zookeeper.store import ZookeeperStore  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise ConfigError("store", "zookeeper", "needs kazoo: pip install 'clymq[zookeeper]'") from None
-    return ZookeeperStore(hosts, clock, config, root=root)

@@ -13,7 +13,7 @@ import contextlib
 
 import msgspec
 
-from clymq.errors import MetadataError, NodeExists, NodeMissing, UnknownTopic, VersionConflict
+from clymq.errors import BrokerReplaced, MetadataError, NodeExists, NodeMissing, UnknownTopic, VersionConflict
 from clymq.metadata import nodes
 from clymq.metadata.chain import Chain
 from clymq.metadata.nodes import (
@@ -29,7 +29,6 @@ from clymq.metadata.nodes import (
     encode,
 )
 from clymq.metadata.reading import Versioned, read, read_children, settled
-from clymq.metadata.refusals import BrokerReplaced
 from clymq.metadata.store import ANY_VERSION, Check, Create, Delete, MetadataStore, Operation, Put
 
 DELETES_PER_TRANSACTION = 500
@@ -65,18 +64,27 @@ class Catalog:
         """Return the zkservers that are there."""
         return await read_children(self.store, ZkServer, nodes.ZKSERVERS)
 
-    async def elect(self, name: str, address: str) -> Controller | None:
-        """Become the active zkserver, with a higher epoch than any before; None if there is one."""
+    async def elect(
+        self, name: str, address: str, *, replaces: Versioned[Controller] | None = None
+    ) -> Controller | None:
+        """Become the active zkserver, with a higher epoch than any before; None if there is one.
+
+        `replaces` is what a former life of the same process has left behind, as it was read.
+        """
         folder = await self.store.get(nodes.ZKSERVERS)
+        # Every election has version 0: looked at again behind the folder, whose version tells of the next one.
+        if replaces is not None and await self.controller() != replaces:
+            return None
         controller = Controller(name=name, address=address, epoch=folder.stat.version + 1)
         try:
             await self.store.commit(
                 [
+                    *([] if replaces is None else [Delete(nodes.CONTROLLER, replaces.version)]),
                     Create(nodes.CONTROLLER, encode(controller), ephemeral=True),
                     Put(nodes.ZKSERVERS, b"", folder.stat.version),
                 ]
             )
-        except (NodeExists, VersionConflict):
+        except (NodeExists, NodeMissing, VersionConflict):
             return None
         return controller
 
@@ -116,9 +124,13 @@ class Catalog:
         A process that starts takes the place of whatever life was there before. One that lost its session and comes
         back replaces only what it left itself; if it finds another life, it has been replaced and must stop.
         """
-        path = nodes.state_path(name)
+        path, above = nodes.state_path(name), nodes.broker_path(name)
 
         async def attempt() -> None:
+            await self.store.sync(above)
+            # Every state has version 0 and cannot be told from the next; the broker's node is written with each, and
+            # read BEFORE the state, so that its version tells whether another life has come meanwhile.
+            broker = await self.store.get(above)
             found = await self.broker_state(name)
             replaces: list[Operation] = []
             if found is not None:
@@ -128,7 +140,8 @@ class Catalog:
                     return
                 replaces = [Delete(path, found.version)]
             state = encode(BrokerState(incarnation=incarnation))
-            await self.store.commit([*replaces, Create(path, state, ephemeral=True)])
+            written = Put(above, broker.value, broker.stat.version)
+            await self.store.commit([written, *replaces, Create(path, state, ephemeral=True)])
 
         await settled(attempt)
 
@@ -179,7 +192,10 @@ class Catalog:
         await self.store.commit([Put(nodes.topic_path(topic.name), encode(topic), version)])
 
     async def delete_topic(self, name: str) -> None:
-        """Take all nodes of a topic away, the deepest first; a second call goes on where a first one was stopped."""
+        """Take all nodes of a topic away, the deepest first; a second call goes on where a first one was stopped.
+
+        Each transaction makes sure that it is still this topic, and not one that was made in its place meanwhile.
+        """
         path = nodes.topic_path(name)
         topic = await self.topic(name)
         if not topic.value.deleting:
@@ -187,7 +203,7 @@ class Catalog:
         below = await self._all_below(path)
         for start in range(0, len(below), DELETES_PER_TRANSACTION):
             part = below[start : start + DELETES_PER_TRANSACTION]
-            await self.store.commit([Delete(each, ANY_VERSION) for each in part])
+            await self.store.commit([Check(path, topic.version), *(Delete(each, ANY_VERSION) for each in part)])
         await self.store.commit([Delete(path, topic.version)])
 
     async def _all_below(self, path: str) -> list[str]:

@@ -3,6 +3,7 @@
     intent      a conditional write of `pending`, BEFORE any broker is spoken to
     move        one transaction: the sealed block, the new active one with its replicas, `pending` cleared
     retain      one transaction: sealed blocks leave, and the first offset rises
+    rewrite     one transaction: a sealed block gets new copies and loses old ones
     leader      who leads the active block; only for that block and only for a higher term
 
 Each is conditional on the partition's node as it was read, or on the active block's: who comes second gets
@@ -153,6 +154,36 @@ class Chain:
         """Take a copy of a sealed block out of the tree."""
         await self._store.commit(_delete_replicas(self._paths.sealed_block(block), [replica]))
 
+    async def rewrite(
+        self,
+        partition: Versioned[Partition],
+        sealed: SealedBlock,
+        *,
+        added: Sequence[Replica] = (),
+        removed: Sequence[Replica] = (),
+    ) -> None:
+        """Change what is known of a sealed block and who holds it, if the partition is as it was read.
+
+        The partition is written as it was, so that its version tells of every change of its blocks.
+        """
+        path = self._paths.sealed_block(sealed.block)
+        await self._store.commit(
+            [
+                Put(self._paths.partition, encode(partition.value), partition.version),
+                Put(path, encode(sealed), ANY_VERSION),
+                *_delete_replicas(path, removed),
+                *_make_replicas(path, added, sealed.end),
+            ]
+        )
+
+    async def mark_down(self, partition: Versioned[Partition], block: int, replica: Replica, reason: str) -> None:
+        """Note that a replica is of no use any more, if the partition is as it was read."""
+        down = encode(msgspec.structs.replace(replica, down=reason))
+        path = nodes.replica_path(await self._block_path(block), replica.broker)
+        await self._store.commit(
+            [Put(self._paths.partition, encode(partition.value), partition.version), Put(path, down, ANY_VERSION)]
+        )
+
     async def become_leader(self, uid: str, block: int, term: int, leader: str, incarnation: int) -> bool:
         """Record who leads the active block; False if it is not the active one or the term is not higher."""
 
@@ -185,6 +216,10 @@ class Chain:
         with contextlib.suppress(NodeMissing):  # no replica any more
             await self._store.put(path, encode(ReplicaMirror(end=end)), ANY_VERSION)
         await self._update_mirror(lambda told: msgspec.structs.replace(told, ends=_raised(told.ends, block, end)))
+
+    async def report_lost(self, block: int, messages: int) -> None:
+        """Note how many messages of a block were acknowledged and are not in it; the number never falls."""
+        await self._update_mirror(lambda told: msgspec.structs.replace(told, lost=_raised(told.lost, block, messages)))
 
     async def report_cursor(self, group: str, cursor: int) -> None:
         """Note how far a group has come; it never goes back."""

@@ -27,8 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from clymq.errors import ClymqError, DiskFailed, DiskFull, FolderLocked
-from clymq.metadata.refusals import DamagedStore
+from clymq.errors import ClymqError, DamagedStore, DiskFailed, DiskFull, FolderLocked, InvalidRequest
 
 SCHEMA = 1
 FILE_NAME = "store.sqlite"
@@ -115,9 +114,8 @@ class StoreFile:
             work()
             self._execute("COMMIT")
         except sqlite3.Error as error:
-            full = error.sqlite_errorcode & 0xFF in _FULL
             translated = self._translated(error, "commit to")
-            if not (full and self._rolled_back()):
+            if not (isinstance(translated, DiskFull) and self._rolled_back()):
                 self.failure = translated
             return translated
         except Exception as error:
@@ -135,6 +133,10 @@ class StoreFile:
             work()
         except sqlite3.Error as error:
             return self._translated(error, "read")
+        except Exception as error:
+            # A mistake of ours; whoever waits must hear of it.
+            logger.exception("the store has met an error that it has no name for")
+            return DiskFailed(self.path, "read", f"{type(error).__name__}: {error}")
         return None
 
     def _rolled_back(self) -> bool:
@@ -245,10 +247,13 @@ class StoreFile:
         return self._database
 
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        return self._connection.execute(statement, values)
+        try:
+            return self._connection.execute(statement, values)
+        except OverflowError as error:
+            raise InvalidRequest(f"a number that cannot be stored: {error}") from None
 
     def _translated(self, error: sqlite3.Error, operation: str) -> ClymqError:
-        code = error.sqlite_errorcode & 0xFF
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # Python's own errors have none
         if code in _LOCKED:
             return FolderLocked(str(self._folder))
         if code in _FULL:

@@ -63,7 +63,7 @@ class Engine:
         self._file = file
         self._clock = clock
         self._tree = Tree(file)
-        self._lifetimes = Lifetimes(clock.monotonic_ms(), STALL_MS)
+        self._lifetimes = Lifetimes(clock.monotonic_ms(), STALL_MS, TICK_MS)
         self._waiting: list[_Request] = []
         self._running: list[_Request] | None = None
         self._scheduled = False
@@ -77,9 +77,14 @@ class Engine:
     async def start(self) -> None:
         """Open the file; every session that it knows has a full timeout from now."""
         self._file.open()
+        sessions: dict[int, int] = {}
+        problem = self._file.read(lambda: sessions.update(self._file.sessions()))
+        if problem is not None:
+            self._file.close()
+            raise problem
         self._closed = False
-        self._lifetimes = Lifetimes(self._clock.monotonic_ms(), STALL_MS)
-        for session, timeout_ms in self._file.sessions().items():
+        self._lifetimes = Lifetimes(self._clock.monotonic_ms(), STALL_MS, TICK_MS)
+        for session, timeout_ms in sessions.items():
             self._lifetimes.begin(session, timeout_ms, self._clock.monotonic_ms())
         self._timer = self._clock.call_later(TICK_MS, self._tick)
 
@@ -96,6 +101,7 @@ class Engine:
         if self._running is not None:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
+            self._idle = None
         self._file.close()
 
     # Sessions.
@@ -203,6 +209,9 @@ class Engine:
     async def _submit(self, work: Callable[[], T], *, writes: bool, then: Callable[[T], None] | None = None) -> T:
         if self._closed:
             raise ClosedError("the store is closed")
+        if self._file.failure is not None:
+            # Unlike what was under way when it failed, this never reaches the disk: that much is certain.
+            raise self._file.failure.with_traceback(None)
         if len(self._waiting) >= REQUESTS_WAITING_MAX:
             raise Overloaded(f"{REQUESTS_WAITING_MAX} requests wait for the store's disk; this one was not looked at")
         loop = asyncio.get_running_loop()
@@ -275,7 +284,7 @@ class Engine:
         return [watcher for path in dict.fromkeys(changed) for watcher in self._watchers.get(path, [])]
 
     def _give_up(self, batch: list[_Request], failure: ClymqError) -> None:
-        if self._file.failure is None:
+        if self._file.failure is None and any(request.writes for request in batch):
             # A full disk: the writes were undone, and what was there stays readable.
             self._waiting[:0] = [request for request in batch if not request.writes]
             batch = [request for request in batch if request.writes]

@@ -43,9 +43,10 @@ class LocalStore:
         """Begin a session, unless there is one."""
         if self._session is not None and not self._session.lost:
             return
-        asked_at_ms = self._clock.monotonic_ms()
-        self._number = await self._engine.open_session(self._session_timeout_ms, self._ended)
-        self._session = Session(session_name(self._number), self._session_timeout_ms, asked_at_ms)
+        session = Session("", self._session_timeout_ms, self._clock.monotonic_ms())
+        self._number = await self._engine.open_session(self._session_timeout_ms, lambda: self._ended(session))
+        session.id = session_name(self._number)
+        self._session = session
         self._timer = self._clock.call_later(self._session_timeout_ms / 4, self._beat)
 
     async def close(self) -> None:
@@ -103,8 +104,13 @@ class LocalStore:
         """Begin to watch a node."""
         watch = Watch(path, self._unwatch)
         watcher = Watcher(self._open_session(), path, watch.notify)
-        await self._engine.watch(watcher)
+        # Among them BEFORE it begins: if the session ends meanwhile, somebody must tell it.
         self._watchers[watch] = watcher
+        try:
+            await self._engine.watch(watcher)
+        except BaseException:
+            watch.close()
+            raise
         return watch
 
     async def sync(self, path: str = ROOT) -> None:
@@ -128,13 +134,13 @@ class LocalStore:
     def _unwatch(self, watch: Watch) -> None:
         self._engine.unwatch(self._watchers.pop(watch))
 
-    def _ended(self) -> None:
-        """The engine has ended the session."""
+    def _ended(self, session: Session) -> None:
+        """The engine has ended a session: ours, or one that was left before."""
+        if session is not self._session:
+            return
         if self._timer is not None:
             self._timer.cancel()
-        session, watchers = self._session, self._watchers
-        self._watchers = {}
-        if session is not None:
-            for watch in watchers:
-                watch.fail(SessionLost(f"session {session.id} has ended"))
-            session.end()
+        watchers, self._watchers = self._watchers, {}
+        for watch in watchers:
+            watch.fail(SessionLost(f"session {session.id} has ended"))
+        session.end()

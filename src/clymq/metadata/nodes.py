@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from clymq.metadata.refusals import DamagedNode
+from clymq.errors import DamagedNode
 from clymq.types import Ack, name_of_node, node_name
 
 CLUSTER_ID: Final = "/ClusterId"
@@ -116,6 +116,8 @@ class Pending(Value, frozen=True):
     dupnum: int
     replicas: tuple[Place, ...]
     reason: str = ""
+    trust: str = ""
+    """The broker whose replica is sealed as it is, because an operator said so."""
 
 
 class Partition(Value, frozen=True):
@@ -129,6 +131,8 @@ class Partition(Value, frozen=True):
     epoch: int = 0
     first_offset: int = 0
     pending: Pending | None = None
+    preferred: tuple[str, ...] = ()
+    """Brokers that an operator chose; next blocks stay there while they can."""
 
 
 class Mirror(Value, frozen=True):
@@ -136,6 +140,8 @@ class Mirror(Value, frozen=True):
 
     cursors: dict[str, int] = {}
     ends: dict[int, int] = {}
+    lost: dict[int, int] = {}
+    """Messages of a block that were acknowledged and are not in it."""
 
 
 class NowBlock(Value, frozen=True):
@@ -162,6 +168,11 @@ class SealedBlock(Value, frozen=True):
     seal_crc: int
     bytes: int = 0
     last_append_time: int = 0
+    copies: tuple[Place, ...] = ()
+    """Where new copies are being made; each becomes a replica when it is whole."""
+    lost_messages_max: int = 0
+    trusted: str = ""
+    """The broker whose replica an operator trusted, where there was no majority."""
 
 
 class Replica(Value, frozen=True):
@@ -171,6 +182,8 @@ class Replica(Value, frozen=True):
     broker: str
     disk_id: str
     start: int = 0
+    down: str = ""
+    """Why it is of no use any more; empty while it is."""
 
 
 class ReplicaMirror(Value, frozen=True):
@@ -191,8 +204,13 @@ def decode(kind: type[T], path: str, data: bytes) -> T:
     """Read a node's bytes."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedNode(path, f"not a {kind.__name__}: {error}") from None
+
+
+def changed(value: T, **fields: object) -> T:
+    """Return a value with some of its fields changed."""
+    return msgspec.structs.replace(value, **fields)
 
 
 def zkserver_path(name: str) -> str:

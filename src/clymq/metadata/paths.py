@@ -6,7 +6,7 @@ narrowed where its servers and clients disagree, so that a path that one store t
 
 from __future__ import annotations
 
-from clymq.metadata.refusals import InvalidPath
+from clymq.errors import InvalidPath
 
 ROOT = "/"
 PATH_BYTES_MAX = 4096

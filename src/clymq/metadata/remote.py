@@ -26,7 +26,6 @@ from clymq.errors import (
     TransportError,
 )
 from clymq.metadata.paths import ROOT, check_path
-from clymq.metadata.refusals import EphemeralParent, NodeNotEmpty
 from clymq.metadata.store import (
     Create,
     Delete,
@@ -55,7 +54,6 @@ from clymq.protocol.store import (
     StoreSync,
     StoreUnwatch,
     StoreWatch,
-    Written,
 )
 from clymq.protocol.verbs import Reply, Request
 from clymq.rpc.client import Link
@@ -64,7 +62,6 @@ from clymq.rpc.peer import Call, Peer
 from clymq.rpc.transport import Transport
 
 COMMITS_MAX = 256
-_REFUSALS = {kind.code: kind for kind in (EphemeralParent, NodeNotEmpty)}
 
 R = TypeVar("R", bound=Reply)
 
@@ -175,24 +172,24 @@ class RemoteStore:
         """Make a node; an ephemeral one goes with the session."""
         create = Create(path, value, ephemeral)
         check_operations([create])
-        _applied(await self._ask(StoreCreate(self._open_session(), create)))
+        await self._ask(StoreCreate(self._open_session(), create))
 
     async def put(self, path: str, value: bytes, version: int) -> int:
         """Replace a value if the node has this version; return the new one."""
         put = Put(path, value, version)
         check_operations([put])
-        return _applied(await self._ask(StorePut(self._open_session(), put)))
+        return (await self._ask(StorePut(self._open_session(), put))).version
 
     async def delete(self, path: str, version: int) -> None:
         """Delete a node without children if it has this version."""
         delete = Delete(path, version)
         check_operations([delete])
-        _applied(await self._ask(StoreDelete(self._open_session(), delete)))
+        await self._ask(StoreDelete(self._open_session(), delete))
 
     async def multi(self, operations: Sequence[Operation]) -> None:
         """Apply all operations, in order, or none."""
         check_operations(operations)
-        _applied(await self._ask(StoreMulti(self._open_session(), tuple(operations))))
+        await self._ask(StoreMulti(self._open_session(), tuple(operations)))
 
     async def commit(self, operations: Sequence[Operation], *, timeout_ms: float | None = None) -> None:
         """Do as `multi`, but go on through lost connections until the outcome is known."""
@@ -211,7 +208,7 @@ class RemoteStore:
         while True:
             settled_below = next(iter(self._unsettled))
             try:
-                _applied(await self._ask(StoreMulti(session, operations, number, settled_below)))
+                await self._ask(StoreMulti(session, operations, number, settled_below))
             except TransportError as error:
                 unknown = error if outcome_unknown(error) else unknown
                 if self._clock.monotonic_ms() < deadline_ms:
@@ -219,10 +216,11 @@ class RemoteStore:
                 if unknown is None:
                     raise
                 raise RequestTimeout(f"nobody knows whether it was applied: {unknown.message}") from error
-            except SessionLost as error:
-                if unknown is None:
+            except ClymqError as error:
+                judged = isinstance(error, MetadataError) and not isinstance(error, SessionLost)
+                if unknown is None or judged:
                     raise
-                # What the store remembered of the session's writes went with the session.
+                # What the store remembered of the session's writes went with the session, or it was not looked at.
                 raise ConnectionLost(f"nobody knows whether it was applied: {unknown.message}") from error
             return
 
@@ -270,11 +268,9 @@ class RemoteStore:
                 await peer.ask(StoreWatch(number, path), timeout_ms=timeout_ms)
         except SessionLost as error:
             self._lose(session, error)
-        except RequestTimeout as error:
-            # On the next one we come here again.
-            peer.drop(ConnectionLost(f"it does not answer: {error.message}"))
-        except TransportError:
-            pass  # the link makes another
+        except ClymqError as error:
+            # The link makes another connection, and on that one we come here again.
+            peer.drop(ConnectionLost(f"the session cannot go on over it: {error.message}"))
         else:
             session.confirm(asked_at_ms)
             for watch in itertools.chain.from_iterable(self._watches.values()):
@@ -334,11 +330,3 @@ class RemoteStore:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _applied(written: Written) -> int:
-    if written.refused in _REFUSALS:
-        raise _REFUSALS[written.refused](written.path)
-    if written.refused:
-        raise MetadataError(f"{written.path}: the store refuses with {written.refused}, which is not known here")
-    return written.version

@@ -16,7 +16,6 @@ from functools import partial
 
 from clymq.errors import ClosedError, ConnectFailed, ConnectionLost, InvalidRequest
 from clymq.metadata.engine import Engine, Watcher
-from clymq.metadata.refusals import EphemeralParent, NodeNotEmpty
 from clymq.metadata.store import Operation
 from clymq.protocol.store import (
     NodeChildren,
@@ -136,12 +135,9 @@ class StoreServer:
 
     async def _write(self, call: Call, operations: Sequence[Operation]) -> Reply:
         request = call.request
-        try:
-            version = await self._engine.write(
-                request.session, operations, number=request.number, settled_below=request.settled_below
-            )
-        except (EphemeralParent, NodeNotEmpty) as error:
-            return Written(refused=error.code, path=error.path)
+        version = await self._engine.write(
+            request.session, operations, number=request.number, settled_below=request.settled_below
+        )
         return Written(version)
 
     async def _watch(self, call: Call) -> Reply:

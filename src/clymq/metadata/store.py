@@ -7,11 +7,11 @@ Order and visibility. Writes are atomic and applied in one order. A read sees ev
 answered, and everything that any client was answered before the last `sync`: a read that decides something comes
 after one.
 
-Outcomes. A call that returns was applied, durably. `NodeMissing`, `NodeExists`, `VersionConflict`, the refusals of
-`clymq.metadata.refusals`, `ConnectFailed` and `SessionLost` mean that it was *not* applied. `ConnectionLost` and
-`RequestTimeout` mean that nobody knows: it may have been applied or be applied yet. `outcome_unknown` tells the two
-apart. `commit` is for writes that must not stay unknown: it goes on through lost connections until the outcome is
-known, and what it is given is applied once or not at all, however often it had to ask.
+Outcomes. A call that returns was applied, durably. A `MetadataError` (`NodeMissing`, `NodeExists`, `VersionConflict`,
+`SessionLost`, ...) and `ConnectFailed` mean that it was *not* applied. `ConnectionLost` and `RequestTimeout` mean that
+nobody knows: it may have been applied or be applied yet. `outcome_unknown` tells the two apart. `commit` is for writes
+that must not stay unknown: it goes on through lost connections until the outcome is known, and what it is given is
+applied once or not at all, however often it had to ask.
 
 Sessions. `open` begins one; `close` ends it and its ephemeral nodes at once; only the store itself ends it otherwise,
 when it has not heard from the client for `timeout_ms`. Then every call raises `SessionLost` until `open` is called
@@ -22,12 +22,12 @@ Watches. See `clymq.metadata.watch`: nothing is missed, nothing is told early.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from clymq.errors import ClymqError, ConnectionLost, RequestTimeout
+from clymq.errors import ClymqError, ConnectionLost, InvalidPath, RequestTimeout, ValueTooLarge
 from clymq.metadata.paths import ROOT, check_path
-from clymq.metadata.refusals import InvalidPath, ValueTooLarge
 from clymq.metadata.watch import Watch
 from clymq.protocol.store import ANY_VERSION, Check, Create, Delete, Put, Stat
 
@@ -46,6 +46,8 @@ __all__ = [
     "check_operations",
     "outcome_unknown",
 ]
+
+logger = logging.getLogger(__name__)
 
 Operation = Create | Put | Delete | Check
 
@@ -95,7 +97,11 @@ class Session:
             self.lost = True
             listeners, self._listeners = self._listeners, []
             for listener in listeners:
-                listener()
+                try:
+                    listener()
+                except Exception:
+                    # Whoever ends the session has others to tell, and answers to give.
+                    logger.exception("session %s: a listener failed on its end", self.id)
 
 
 class MetadataStore(Protocol):

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clymq.errors import NodeExists, NodeMissing, Overloaded, SessionLost, VersionConflict
+from clymq.errors import (
+    EphemeralParent,
+    InvalidRequest,
+    NodeExists,
+    NodeMissing,
+    NodeNotEmpty,
+    Overloaded,
+    SessionLost,
+    VersionConflict,
+)
 from clymq.metadata.embedded import Row, StoreFile
 from clymq.metadata.paths import name_of, parent_of
-from clymq.metadata.refusals import EphemeralParent, NodeNotEmpty
 from clymq.metadata.store import ANY_VERSION, Check, Create, Delete, Node, Operation, Put, Stat
 
 ANSWERS_MAX = 1000
@@ -25,6 +33,8 @@ class Tree:
         self.changed: list[str] = []
         self._file = file
         self._transaction = 0
+        # Of each session, below which number nothing is taken any more. In memory: no connection outlives the process.
+        self._settled: dict[int, int] = {}
 
     def begin(self) -> None:
         """A transaction of the file begins."""
@@ -62,6 +72,10 @@ class Tree:
             known = self._file.answer(session, number)
             if known is not None:
                 return known
+            if number < self._settled.get(session, 0):
+                # Held up by the network until its repetition was answered, and forgotten with that answer.
+                raise InvalidRequest(f"write {number} of session {session_name(session)} was settled before")
+            self._settled[session] = max(settled_below, self._settled.get(session, 0))
             if self._file.forget_answers(session, settled_below) >= ANSWERS_MAX:
                 raise Overloaded(f"session {session_name(session)} has {ANSWERS_MAX} unsettled writes")
         self._transaction += 1
@@ -144,6 +158,7 @@ class Tree:
             self._file.remove(path)
             self.changed += [path, parent_of(path)]
         self._file.remove_session(number)
+        self._settled.pop(number, None)
 
 
 def session_name(number: int) -> str:

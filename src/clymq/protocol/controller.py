@@ -318,6 +318,10 @@ class ReadRoute(Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     replicas: tuple[ReplicaPlace, ...] = ()
     """Others that can be asked, best first."""
+    end: int = -1
+    """Of a sealed block; -1: the active one."""
+    assigned: bool = False
+    """Whether the group's assignment gives the partition to this consumer (PTP)."""
 
 
 class ConsumerRoutes(Reply, frozen=True):
@@ -436,6 +440,11 @@ class HostedBlock(Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     # Of an active one: the SEAL that its GENESIS carries on from, and who holds it. None: it is the first.
     before: BlockBefore | None = None
+    leader_session: str = ""
+    """Of an active fetch block: the session of the store in which its leader leads."""
+    last_append_time: int = 0
+    copy: bool = False
+    """Of a sealed one: a new copy, to be made from the replicas, which do not name this broker yet."""
 
 
 class BrokerConfig(Reply, frozen=True):
@@ -492,6 +501,11 @@ class UpdateDup(Request[Done], frozen=True):
     broker: str
     end: int
     leader: bool = False
+    disk_id: str = ""
+    whole: bool = False
+    """Of a sealed block: this copy ends with its SEAL."""
+    lost_messages: int = 0
+    """Acknowledged by a fetch leader and cut off when it came back."""
 
 
 @verb(245)

@@ -16,7 +16,9 @@ from clymq import errors
 from clymq.errors import ClymqError, UnknownServerError
 
 MESSAGE_CHARACTERS_MAX: Final = 4096
-_FIELDS_OF_ALL: Final = {"message", "hint"}
+# It must fit where nothing was agreed on yet (64 KiB): message and hint have at most half of that.
+HEADER_BYTES_MAX: Final = 60 * 1024
+_FIELDS_OF_ALL: Final = {"message", "hint", "retriable", "refresh"}
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):
@@ -54,10 +56,13 @@ def encode_error(error: ClymqError) -> bytes:
     message = error.message[:MESSAGE_CHARACTERS_MAX]
     failure = Failure(error.code, message, error.retriable, error.refresh, hint, fields)
     try:
-        return _ENCODER.encode(failure)
+        header = _ENCODER.encode(failure)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        # The error is what matters; what hangs on it may be anything that a constructor was given.
-        return _ENCODER.encode(msgspec.structs.replace(failure, fields={}))
+        header = b""
+    if 0 < len(header) <= HEADER_BYTES_MAX:
+        return header
+    # The error is what matters; what hangs on it may be anything that a constructor was given.
+    return _ENCODER.encode(msgspec.structs.replace(failure, fields={}))
 
 
 def decode_error(header: memoryview | bytes) -> ClymqError:
@@ -69,12 +74,18 @@ def decode_error(header: memoryview | bytes) -> ClymqError:
     kind = _CLASSES.get(failure.code)
     if kind is None or not _REQUIRED[failure.code] <= failure.fields.keys():
         unknown = UnknownServerError(f"{failure.code}: {failure.message}", hint=failure.hint)
-        # The class says no to both; this one error may say yes.
-        vars(unknown).update(retriable=failure.retriable, refresh=failure.refresh)
-        return unknown
+        return _with_flags(unknown, failure)
     error = kind.__new__(kind)
     error.args = (failure.message,)
     # A field may not stand in for what the class itself says (its code, its flags, its methods).
     fields = {name: value for name, value in failure.fields.items() if not hasattr(kind, name)}
     vars(error).update(fields, message=failure.message, hint=failure.hint)
-    return error
+    return _with_flags(error, failure) if kind is UnknownServerError else error
+
+
+def _with_flags(unknown: ClymqError, failure: Failure) -> ClymqError:
+    """Give an error without a name here the flags of the original, which may have come from further away."""
+    # The class says no to both; this one error may say yes.
+    if failure.retriable or failure.refresh:
+        vars(unknown).update(retriable=failure.retriable, refresh=failure.refresh)
+    return unknown

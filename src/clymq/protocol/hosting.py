@@ -63,6 +63,9 @@ class CloseAccept(Request[BlockClosed], frozen=True):
     """The leader is gone (fetch): write the epoch down, take nothing more, tell the end."""
     seal: bool = False
     """After a fence, to the replica that has come furthest: append the SEAL."""
+    source: str = ""
+    """With a fence: the broker that holds the SEAL; mend from it."""
+    source_address: str = ""
 
 
 class PartitionFound(Reply, frozen=True):

@@ -10,11 +10,15 @@ methods promise is written in `clymq.metadata.store`.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from clymq.protocol.verbs import Done, OneWay, Reply, Request, verb
 
 ANY_VERSION = -1
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""What the store writes down: a session, or a request of one."""
 
 
 class Stat(Struct, frozen=True, array_like=True, gc=False):
@@ -33,7 +37,7 @@ class Stat(Struct, frozen=True, array_like=True, gc=False):
 class SessionOpened(Reply, frozen=True):
     """The session is there, with the timeout that the store grants."""
 
-    session: int
+    session: Number
     timeout_ms: int
 
 
@@ -48,14 +52,14 @@ class StoreOpenSession(Request[SessionOpened], frozen=True):
 class StoreKeepAlive(Request[Done], frozen=True):
     """Keep the session alive for another timeout."""
 
-    session: int
+    session: Number
 
 
 @verb(402)
 class StoreCloseSession(Request[Done], frozen=True):
     """End the session; its ephemeral nodes go at once."""
 
-    session: int
+    session: Number
 
 
 class NodeValue(Reply, frozen=True):
@@ -69,7 +73,7 @@ class NodeValue(Reply, frozen=True):
 class StoreGet(Request[NodeValue], frozen=True):
     """Read a node."""
 
-    session: int
+    session: Number
     path: str
 
 
@@ -83,7 +87,7 @@ class NodeExistence(Reply, frozen=True):
 class StoreExists(Request[NodeExistence], frozen=True):
     """Ask whether a node is there."""
 
-    session: int
+    session: Number
     path: str
 
 
@@ -97,19 +101,15 @@ class NodeChildren(Reply, frozen=True):
 class StoreChildren(Request[NodeChildren], frozen=True):
     """List the children of a node."""
 
-    session: int
+    session: Number
     path: str
 
 
 class Written(Reply, frozen=True):
-    """The write was applied, or refused with one of the refusals that only stores have."""
+    """The write was applied."""
 
     version: int = 0
     """Of the node that was written last."""
-    refused: str = ""
-    """The code of the refusal; empty: applied."""
-    path: str = ""
-    """The path that it names."""
 
 
 class Operation(Struct, frozen=True, tag_field="do", gc=False):
@@ -148,47 +148,47 @@ class Check(Operation, frozen=True, tag="check"):
 class StoreCreate(Request[Written], frozen=True):
     """Make a node."""
 
-    session: int
+    session: Number
     create: Create
-    number: int | None = None
-    settled_below: int = 0
+    number: Number | None = None
+    settled_below: Number = 0
 
 
 @verb(407)
 class StorePut(Request[Written], frozen=True):
     """Set a node's value."""
 
-    session: int
+    session: Number
     put: Put
-    number: int | None = None
-    settled_below: int = 0
+    number: Number | None = None
+    settled_below: Number = 0
 
 
 @verb(408)
 class StoreDelete(Request[Written], frozen=True):
     """Delete a node."""
 
-    session: int
+    session: Number
     delete: Delete
-    number: int | None = None
-    settled_below: int = 0
+    number: Number | None = None
+    settled_below: Number = 0
 
 
 @verb(409)
 class StoreMulti(Request[Written], frozen=True):
     """Do all of these, in order, or none."""
 
-    session: int
+    session: Number
     operations: tuple[Create | Put | Delete | Check, ...]
-    number: int | None = None
-    settled_below: int = 0
+    number: Number | None = None
+    settled_below: Number = 0
 
 
 @verb(410)
 class StoreSync(Request[Done], frozen=True):
     """Answered when all that was written before can be read."""
 
-    session: int
+    session: Number
     path: str = "/"
 
 
@@ -196,7 +196,7 @@ class StoreSync(Request[Done], frozen=True):
 class StoreWatch(Request[Done], frozen=True):
     """From now on send a `StoreEvent` over this connection after every change of a node."""
 
-    session: int
+    session: Number
     path: str
 
 
@@ -204,7 +204,7 @@ class StoreWatch(Request[Done], frozen=True):
 class StoreEvent(OneWay, frozen=True):
     """The node may have changed: its value, its existence, or the names of its children."""
 
-    session: int
+    session: Number
     path: str
 
 
@@ -212,5 +212,5 @@ class StoreEvent(OneWay, frozen=True):
 class StoreUnwatch(Request[Done], frozen=True):
     """Tell no more of a node."""
 
-    session: int
+    session: Number
     path: str

@@ -14,10 +14,11 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from clymq.clock import Clock, Timer
-from clymq.errors import ClosedError, ClymqError, ConnectionLost, RequestTimeout
+from clymq.errors import ClosedError, ClymqError, ConnectionLost, RemoteProtocolError, RequestTimeout
 from clymq.protocol.connection import Replied
 from clymq.protocol.frames import Buffer
 from clymq.protocol.handshake import Window
+from clymq.protocol.verbs import Verb
 from clymq.rpc.window import SendWindow
 
 logger = logging.getLogger("clymq.rpc")
@@ -31,12 +32,12 @@ _NEVER: Final = float("inf")
 class Ask:
     """One request."""
 
-    __slots__ = ("correlation", "deadline_ms", "done", "key", "name", "size", "timeout_ms", "unsent")
+    __slots__ = ("correlation", "deadline_ms", "done", "key", "size", "timeout_ms", "unsent", "verb")
 
     def __init__(
         self,
         correlation: int,
-        name: str,
+        verb: Verb,
         key: Hashable,
         unsent: list[Buffer],
         size: int,
@@ -44,7 +45,7 @@ class Ask:
         timeout_ms: float,
     ) -> None:
         self.correlation = correlation
-        self.name = name
+        self.verb = verb
         self.key = key
         self.unsent: list[Buffer] | None = unsent
         """The frame, until it is sent."""
@@ -95,6 +96,8 @@ class Asks:
         """An answer has come; one that nobody waits for any more is passed over."""
         ask = self._pending.pop(correlation, None)
         if ask is not None and ask.unsent is None:
+            if type(outcome) is Replied and type(outcome.reply) is not ask.verb.reply:
+                outcome = RemoteProtocolError(f"{ask.verb.name} was answered with {type(outcome.reply).__name__}")
             for each in self._window.leave(ask):
                 self._send(each)  # type: ignore[arg-type]
             self._end(ask, outcome)
@@ -137,7 +140,7 @@ class Asks:
             ask.done(outcome)
         except Exception:
             # The other answers in the same read must not be lost to a mistake of one asker.
-            logger.exception("%s: the asker of %s failed on its answer", self.address, ask.name)
+            logger.exception("%s: the asker of %s failed on its answer", self.address, ask.verb.name)
 
     def _set_timer(self, at_ms: float) -> None:
         if self._timer is not None:
@@ -152,7 +155,7 @@ class Asks:
         # A timer may run a little early; what is due within its coarseness is due.
         over = [ask for ask in self._pending.values() if ask.deadline_ms <= now + 1]
         for ask in over:
-            timeout = RequestTimeout(f"{self.address}: no answer to {ask.name} within {ask.timeout_ms:g} ms")
+            timeout = RequestTimeout(f"{self.address}: no answer to {ask.verb.name} within {ask.timeout_ms:g} ms")
             self.give_up(ask.correlation, timeout)
         if self._pending and self._timer is None:
             self._set_timer(min(ask.deadline_ms for ask in self._pending.values()))

@@ -80,7 +80,7 @@ class Link:
         self._on_open = on_open
         self._address = address
         self._task: asyncio.Task[None] | None = None
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._wake: asyncio.Future[None] | None = None
         self._problem: ClymqError | None = None
         self._is_closed = False
@@ -105,9 +105,9 @@ class Link:
                 self.peer.close()
             self._wake_up()
 
-    def tell(self, message: OneWay, payload: Sequence[Buffer] = ()) -> bool:
+    def tell(self, message: OneWay, payload: Sequence[Buffer] = (), *, now: bool = False) -> bool:
         """Send a one-way message; False: it was dropped, for instance because there is no connection."""
-        return self.peer is not None and self.peer.tell(message, payload)
+        return self.peer is not None and self.peer.tell(message, payload, now=now)
 
     async def ask(self, request: Request[R], payload: Sequence[Buffer] = (), *, timeout_ms: float) -> Answer[R]:
         """Ask over the connection, and wait for one if there is none; all within `timeout_ms`."""
@@ -142,19 +142,19 @@ class Link:
                 )
 
         timer = self._endpoint.clock.call_later(max(0.0, timeout_ms), give_up)
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         try:
             await waiting
         finally:
             timer.cancel()
-            self._waiting.discard(waiting)
+            del self._waiting[waiting]
 
     async def _run(self) -> None:
         config = self._endpoint.config
         pause_ms: float = config.reconnect_ms_min
         while not self._is_closed:
             try:
-                peer = await connect(self._transport, self._address, self._endpoint)
+                peer = await self._attempt(self._address)
             except ClymqError as error:
                 if self._problem is None:
                     logger.info("%s: %s; trying again", self._address, error)
@@ -163,10 +163,29 @@ class Link:
                 pause_ms = min(pause_ms * 2, config.reconnect_ms_max)
             else:
                 self._problem = None
+                if peer is None:
+                    continue
                 await self._use(peer)
                 # Even after a connection that worked: the other side may take us and drop us, again and again.
                 pause_ms = config.reconnect_ms_min
                 await self._pause(pause_ms)
+
+    async def _attempt(self, address: str) -> Peer | None:
+        """Connect; None if the link was moved meanwhile, which nobody has to wait for."""
+        connecting = asyncio.create_task(connect(self._transport, address, self._endpoint))
+        self._wake = wake = asyncio.get_running_loop().create_future()
+        connecting.add_done_callback(lambda _: _set(wake))
+        peer: Peer | None = None
+        try:
+            await wake
+            if address == self._address and connecting.done():
+                peer = connecting.result()
+            return peer
+        finally:
+            self._wake = None
+            if peer is None:
+                connecting.cancel()
+                connecting.add_done_callback(_close_what_was_made)
 
     async def _use(self, peer: Peer) -> None:
         ended = asyncio.Event()
@@ -174,10 +193,9 @@ class Link:
         self.peer = peer
         try:
             if self._on_open is not None:
-                self._on_open(peer)
+                peer.call_back(self._on_open, peer)
             for waiting in self._waiting:
-                if not waiting.done():
-                    waiting.set_result(None)
+                _set(waiting)
             await ended.wait()
         finally:
             self.peer = None
@@ -195,5 +213,16 @@ class Link:
             self._wake = None
 
     def _wake_up(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        if self._wake is not None:
+            _set(self._wake)
+
+
+def _close_what_was_made(connecting: asyncio.Task[Peer]) -> None:
+    """Nobody wants the connection any more, but it may be there already."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

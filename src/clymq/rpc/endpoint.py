@@ -42,6 +42,8 @@ class Endpoint:
         self.clock = clock
         self.config = config
         self.name = name
+        self.on_settled: Callable[[], None] | None = None
+        """Called when all frames that arrived together were handled: what they began may now be done in one go."""
         self.handlers: dict[type, Callable[[Any], None]] = dict(handlers or {})
         self.hello = Hello(
             name=name,

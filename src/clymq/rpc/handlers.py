@@ -26,25 +26,33 @@ def answering(handler: Callable[[Call], Awaitable[Result]]) -> Handler:
     It is cancelled when nobody waits for its answer any more. Of one-way messages, for which it returns None, those
     past `ONE_WAY_RUNNING_MAX` under way are dropped: nothing else bounds them.
     """
-    running: set[asyncio.Task[None]] = set()
+    running: dict[asyncio.Task[None], Call] = {}
+
+    def over(task: asyncio.Task[None]) -> None:
+        call = running.pop(task)
+        # Cancelled before it began, none of its lines has run; and one that returned None has not answered either.
+        if not call.answered:
+            call.fail(UnknownServerError(f"{call.verb.name} has no answer"))
 
     def start(call: Call) -> None:
         if not call.correlation and len(running) >= ONE_WAY_RUNNING_MAX:
             logger.warning("%s: %s dropped, %d calls are under way", call.peer, call.verb.name, len(running))
             return
         task = asyncio.create_task(_answer(handler, call))
-        running.add(task)
-        task.add_done_callback(running.discard)
+        running[task] = call
+        task.add_done_callback(over)
         call.on_cancel(task.cancel)
 
     return start
 
 
 async def _answer(handler: Callable[[Call], Awaitable[Result]], call: Call) -> None:
-    result: Result = None
     error: ClymqError | None = None
     try:
         result = await handler(call)
+        if result is not None and not call.answered:
+            reply, payload = result if isinstance(result, tuple) else (result, ())
+            call.reply(reply, payload)
     except asyncio.CancelledError:
         error = UnknownServerError(f"{call.verb.name} was cancelled")
     except ClymqError as raised:
@@ -52,11 +60,9 @@ async def _answer(handler: Callable[[Call], Awaitable[Result]], call: Call) -> N
     except Exception as raised:
         logger.exception("%s: %s met an error that it has no name for", call.peer, call.verb.name)
         error = UnknownServerError(f"{call.verb.name}: {type(raised).__name__}: {raised}")
-    if call.answered:
-        if error is not None and call.correlation:
-            logger.warning("%s: %s failed after its answer: %s", call.peer, call.verb.name, error)
-    elif error is not None:
+    if error is None:
+        return
+    if not call.answered:
         call.fail(error)
-    elif result is not None:
-        reply, payload = result if isinstance(result, tuple) else (result, ())
-        call.reply(reply, payload)
+    elif call.correlation:
+        logger.warning("%s: %s failed after its answer: %s", call.peer, call.verb.name, error)

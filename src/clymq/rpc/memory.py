@@ -130,6 +130,10 @@ class MemoryTransport:
         timer = network.clock.call_later(timeout_ms, give_up)
         try:
             return await made
+        except asyncio.CancelledError:
+            if made.done() and not made.cancelled() and made.exception() is None:
+                made.result().abort()  # made in the moment in which nobody wanted it any more
+            raise
         finally:
             attempting.cancel()
             timer.cancel()
@@ -159,12 +163,13 @@ class _MemoryWire:
         self._network = network
         self._receiver: Receiver | None = None
         self._unsent: list[Buffer] = []
-        # (when it arrives, what): bytes, or None for the end.
-        self._arriving: deque[tuple[float, bytes | None]] = deque()
+        # (when it arrives, what): bytes, or how it ends: None is orderly.
+        self._arriving: deque[tuple[float, bytes | ConnectionLost | None]] = deque()
         self._last_arrival_ms = 0.0
         self._on_drained: list[Callable[[], None]] = []
         self._paused = False
         self._closing = False
+        self._aborted = False
         self._gone = False
 
     def start(self, receiver: Receiver) -> None:
@@ -180,6 +185,9 @@ class _MemoryWire:
             self._network.clock.call_later(0, self._flush)
         self._unsent += buffers
         self.buffered += size
+
+    def flush(self) -> None:
+        """Nothing is gained by it here: bytes move at the end of the turn."""
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         self._on_drained.append(callback)
@@ -205,11 +213,13 @@ class _MemoryWire:
             self._network.clock.call_later(0, self._finish_closing)
 
     def abort(self) -> None:
-        self._closing = True
+        if self._gone or self._aborted:
+            return
+        self._closing = self._aborted = True
         self._unsent.clear()
         if self.other is not None:
-            lost = ConnectionLost(f"connection with {self.other.address} lost: reset")
-            self._network.clock.call_later(0, lambda other=self.other: other.break_off(lost))  # type: ignore[misc]
+            # In its turn behind what was sent before, and not at all while nothing passes.
+            self._send(ConnectionLost(f"connection with {self.other.address} lost: reset"))
         self._network.clock.call_later(0, lambda: self.break_off(None))
 
     def break_off(self, error: ConnectionLost | None) -> None:
@@ -233,10 +243,10 @@ class _MemoryWire:
             if at_ms > now or self._paused or self._network.is_frozen(self.host, self.other_host):
                 return
             self._arriving.popleft()
-            if data is None:
-                self.break_off(None)
-            else:
+            if isinstance(data, bytes):
                 self._land(data)
+            else:
+                self.break_off(data)
 
     def _land(self, data: bytes) -> None:
         assert self._receiver is not None
@@ -263,7 +273,7 @@ class _MemoryWire:
             self._send(None)
             self.break_off(None)
 
-    def _send(self, data: bytes | None) -> None:
+    def _send(self, data: bytes | ConnectionLost | None) -> None:
         other = self.other
         assert other is not None
         clock = self._network.clock

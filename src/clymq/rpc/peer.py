@@ -84,11 +84,15 @@ class Call:
     def reply(self, reply: Reply, payload: Sequence[Buffer] = ()) -> None:
         """Answer; `payload` must stay as it is until it is sent."""
         assert type(reply) is self.verb.reply, f"{self.verb.name} is not answered with {type(reply).__name__}"
+        if self.cancelled:
+            self._end()
+            return
+        # Made BEFORE the call is over: a reply that cannot be written down leaves it to be answered with an error.
+        try:
+            made = self.peer.connection.reply(self.correlation, self.verb, reply, payload)
+        except FrameTooLarge as error:
+            made = self.peer.connection.fail(self.correlation, error)
         if self._end():
-            try:
-                made = self.peer.connection.reply(self.correlation, self.verb, reply, payload)
-            except FrameTooLarge as error:
-                made = self.peer.connection.fail(self.correlation, error)
             self.peer.send(*made)
 
     def fail(self, error: ClymqError) -> None:
@@ -108,7 +112,7 @@ class Call:
         self.cancelled = True
         callback, self._on_cancel = self._on_cancel, None
         if callback is not None:
-            callback()
+            self.peer.call_back(callback)
 
     def _end(self) -> bool:
         """Note that the call is over; return whether somebody waits for the answer."""
@@ -212,7 +216,7 @@ class Peer:
         self._correlation = correlation = self._correlation + 1
         buffers, size = self.connection.ask(correlation, request, payload)
         key = request.window_key() if verb.keyed else None
-        asks.begin(Ask(correlation, verb.name, key, buffers, size, done, timeout_ms))
+        asks.begin(Ask(correlation, verb, key, buffers, size, done, timeout_ms))
         return correlation
 
     def give_up(self, correlation: int) -> None:
@@ -220,11 +224,16 @@ class Peer:
         if self._asks is not None:
             self._asks.give_up(correlation, None)
 
-    def tell(self, message: OneWay, payload: Sequence[Buffer] = ()) -> bool:
-        """Send a one-way message; False: it was dropped, because the peer is gone or reads too slowly."""
+    def tell(self, message: OneWay, payload: Sequence[Buffer] = (), *, now: bool = False) -> bool:
+        """Send a one-way message; False: it was dropped, because the peer is gone or reads too slowly.
+
+        `now`: it is not worth waiting for others that may go with it.
+        """
         if self.is_closed or self._asks is None or self._wire.buffered > self._config.one_way_buffer_bytes_max:
             return False
         self.send(*self.connection.tell(message, payload))
+        if now:
+            self._wire.flush()
         return True
 
     # --- The end ---
@@ -312,6 +321,9 @@ class Peer:
                     self._take(event)
                 if self.is_closed:
                     return
+            settle = self._endpoint.on_settled
+            if settle is not None:
+                settle()
             if self._leaving is not None and not self._asks:
                 self.close()
 
@@ -320,7 +332,14 @@ class Peer:
         self._end(error)
         callbacks, self._on_closed = self._on_closed, []
         for callback in callbacks:
-            callback(self._reason)
+            self.call_back(callback, self._reason)
+
+    def call_back(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call somebody who wanted to hear of something; their mistakes are theirs alone."""
+        try:
+            callback(*arguments)
+        except Exception:
+            logger.exception("%s: a listener failed on what it was told", self)
 
     def send(self, buffers: list[Buffer], size: int) -> None:
         """Write a frame; a peer that lets too many of them pile up is dropped."""
@@ -368,8 +387,8 @@ class Peer:
                 logger.warning("%s: %s: %s", self, call.verb.name, error)
             else:
                 call.fail(error)
-        except Exception as error:
-            # A mistake in one handler must not take the connection with it.
+        except (Exception, asyncio.CancelledError) as error:
+            # A mistake in one handler must not take the connection with it, nor what was received behind the call.
             logger.exception("%s: %s met an error that it has no name for", self, call.verb.name)
             if not call.answered:
                 call.fail(UnknownServerError(f"{call.verb.name}: {type(error).__name__}: {error}"))
@@ -457,5 +476,7 @@ class Peer:
         problem = pulse.look(now_ms, is_open=self._asks is not None, in_frame=self.connection.in_frame)
         if problem is not None:
             self.drop(problem)
+        elif self._leaving is not None and not self._asks:
+            self.close()
         elif self._asks is not None and pulse.wants_ping(now_ms):
             self.send(*self.connection.ping(1))

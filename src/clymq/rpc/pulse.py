@@ -13,13 +13,13 @@ from clymq.errors import ConnectionLost
 class Pulse:
     """What is known of the other side's liveliness; the times are those of a monotonic clock."""
 
-    __slots__ = ("_config", "_half_frame_since_ms", "_pinged", "_quiet_since_ms", "heard")
+    __slots__ = ("_config", "_half_frame_since_ms", "_pinged_at_ms", "_quiet_since_ms", "heard")
 
     def __init__(self, config: Config, now_ms: float) -> None:
         self._config = config
         self._quiet_since_ms = now_ms
         self._half_frame_since_ms: float | None = None
-        self._pinged = False
+        self._pinged_at_ms: float | None = None
         self.heard = False
         """Something has arrived since the last look."""
 
@@ -31,7 +31,8 @@ class Pulse:
         """Return why the connection has to end, if it has to."""
         config = self._config
         if self.heard:
-            self.heard = self._pinged = False
+            self.heard = False
+            self._pinged_at_ms = None
             if is_open:  # before that nothing but the handshake itself is progress
                 self._quiet_since_ms = now_ms
         quiet_ms = now_ms - self._quiet_since_ms
@@ -44,13 +45,14 @@ class Pulse:
             self._half_frame_since_ms = now_ms
         elif now_ms - self._half_frame_since_ms >= config.frame_ms_max:
             return ConnectionLost(f"half a frame, and no more within {config.frame_ms_max} ms")
-        if quiet_ms >= 2 * config.idle_ping_ms:
+        # Only who was asked can have failed to answer: a process that stood still has not asked anybody.
+        if self._pinged_at_ms is not None and now_ms - self._pinged_at_ms >= config.idle_ping_ms:
             return ConnectionLost(f"no sign of life for {quiet_ms:.0f} ms")
         return None
 
     def wants_ping(self, now_ms: float) -> bool:
         """Return whether it is time to ask for a sign of life; once per silence."""
-        if self._pinged or now_ms - self._quiet_since_ms < self._config.idle_ping_ms:
+        if self._pinged_at_ms is not None or now_ms - self._quiet_since_ms < self._config.idle_ping_ms:
             return False
-        self._pinged = True
+        self._pinged_at_ms = now_ms
         return True

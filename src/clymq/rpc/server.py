@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from clymq.errors import ClosedError, ClymqError, ConnectionLost, Overloaded
+from clymq.errors import ClymqError, ConnectionLost, Overloaded
 from clymq.protocol.connection import Connection
 from clymq.protocol.handshake import HELLO_BYTES_MAX
 from clymq.rpc.endpoint import Endpoint
@@ -54,7 +54,8 @@ class Server:
         if self._listener is None:
             return
         self._listener.close()
-        reason = ClosedError(f"{self._endpoint.name} is closing")
+        # Retriable, unlike `ClosedError`: another process may serve here in a moment.
+        reason = ConnectionLost(f"{self._endpoint.name} is closing")
         over = asyncio.Event()
 
         def look() -> None:

@@ -16,6 +16,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import re
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ _GATHER_MAX: Final = 512
 _UNACKNOWLEDGED_MS_MAX: Final = 5_000
 _READS_PER_TURN: Final = 4
 _BACKLOG: Final = 1024
+_PORT: Final = re.compile("[0-9]{1,5}")
 _ACCEPTS_PER_TURN: Final = 64
 _ACCEPT_AGAIN_SECONDS: Final = 0.2
 
@@ -68,6 +70,10 @@ class Wire(Protocol):
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Send `size` bytes, in order; nothing happens on a wire that is closing."""
+        ...
+
+    def flush(self) -> None:
+        """Do not wait for the end of the turn with what was written: somebody else does."""
         ...
 
     def when_drained(self, callback: Callable[[], None]) -> None:
@@ -120,7 +126,7 @@ def parse_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
         raise InvalidRequest(f"address {address!r} must be host:port or [IPv6 address]:port")
     return host, int(port)
 
@@ -174,7 +180,10 @@ async def _resolve(
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError(f"{host!r} is no name of a host: {error}") from None
         # Where a name has both, servers that listen at one address are found at the older kind.
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         return family, where  # type: ignore[return-value]
@@ -196,8 +205,9 @@ class _TcpListener:
         loop.add_reader(listening, self._acceptable)
 
     def close(self) -> None:
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
 
     def _acceptable(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -221,8 +231,8 @@ class _TcpListener:
 
 
 class _TcpWire:
-    __slots__ = ("_closing", "_fd", "_flush_is_due", "_loop", "_on_drained", "_receiver", "_socket", "_unsent",
-                 "address", "buffered")  # fmt: skip
+    __slots__ = ("_closing", "_fd", "_flush_is_due", "_loop", "_on_drained", "_reading", "_receiver", "_socket",
+                 "_unsent", "address", "buffered")  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -239,6 +249,7 @@ class _TcpWire:
         # A flush will come: at the end of this turn, or when the socket is writable again.
         self._flush_is_due = False
         self._closing = False
+        self._reading = False
 
     # --- Reading ---
 
@@ -247,14 +258,17 @@ class _TcpWire:
         self._receiver = receiver
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._readable)
+            self._reading = True
 
     def pause_reading(self) -> None:
         if not self._closing:
             self._loop.remove_reader(self._fd)
+            self._reading = False
 
     def resume_reading(self) -> None:
         if not self._closing:
             self._loop.add_reader(self._fd, self._readable)
+            self._reading = True
 
     def _readable(self) -> None:
         receiver = self._receiver
@@ -300,6 +314,10 @@ class _TcpWire:
                 self._flush_is_due = True
                 self._loop.call_soon(self._flush_at_end_of_turn)
 
+    def flush(self) -> None:
+        if self._unsent and self._fd >= 0:
+            self._flush()
+
     def when_drained(self, callback: Callable[[], None]) -> None:
         self._on_drained.append(callback)
         if not self.buffered:
@@ -336,12 +354,22 @@ class _TcpWire:
             self._loop.add_writer(self._fd, self._writable)
             return
         except OSError as error:
-            self._end_soon(ConnectionLost(f"connection with {self.address} lost: {_reason(error)}"))
+            self._cannot_send(ConnectionLost(f"connection with {self.address} lost: {_reason(error)}"))
             return
         if self._on_drained:
             self._loop.call_soon(self._tell_drained)
         if self._closing:
             self._end_soon(None)
+
+    def _cannot_send(self, error: ConnectionLost) -> None:
+        """Nobody is there to send to; what they said before may still lie in the socket: the reader finds its end."""
+        if self._closing or not self._reading:
+            self._end_soon(error)
+            return
+        self._unsent.clear()
+        self.buffered = 0
+        if self._on_drained:
+            self._loop.call_soon(self._tell_drained)
 
     def _drop_sent(self, sent: int) -> None:
         unsent = self._unsent

@@ -138,8 +138,7 @@ class SendWindow:
         behind = self._behind.get(request.key)
         if behind is not None and request in behind:
             behind.remove(request)
-            if not behind:
-                del self._behind[request.key]
+            self._advance(request.key, self._partitions[request.key])
         else:
             self._next.remove(request)
             if request.key is not None:
@@ -154,6 +153,12 @@ class SendWindow:
     def _leave_partition(self, key: Hashable, size: int) -> None:
         share = self._partitions[key]
         share.give_back(size)
+        self._advance(key, share)
+        if not share.requests:
+            del self._partitions[key]
+
+    def _advance(self, key: Hashable, share: _Share) -> None:
+        """Let those go on that wait for their partition and fit into it now."""
         behind = self._behind.get(key)
         while behind and share.fits(behind[0].size):
             request = behind.popleft()
@@ -161,8 +166,6 @@ class SendWindow:
             self._next.append(request)
         if behind is not None and not behind:
             del self._behind[key]
-        if not share.requests:
-            del self._partitions[key]
 
     def _sendable(self) -> list[Waiting]:
         out: list[Waiting] = []

@@ -10,7 +10,15 @@ import pytest
 
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import MetadataError, NodeMissing, UnknownPartition, UnknownTopic, VersionConflict
+from clymq.errors import (
+    BrokerReplaced,
+    DamagedNode,
+    MetadataError,
+    NodeMissing,
+    UnknownPartition,
+    UnknownTopic,
+    VersionConflict,
+)
 from clymq.metadata import nodes
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.embedded import StoreFile
@@ -29,7 +37,6 @@ from clymq.metadata.nodes import (
     ZkServer,
 )
 from clymq.metadata.reading import Versioned
-from clymq.metadata.refusals import BrokerReplaced, DamagedNode
 from clymq.types import Ack
 
 PLACES = tuple(Place(broker=f"Broker{n}", disk_id=f"disk{n}") for n in range(3))

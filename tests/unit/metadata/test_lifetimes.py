@@ -18,7 +18,7 @@ def looked_at(lifetimes: Lifetimes, start_ms: int, end_ms: int, step_ms: int = 2
 
 
 def test_a_session_that_is_silent_for_its_timeout_is_overdue_and_others_are_not() -> None:
-    lifetimes = Lifetimes(0, STALL_MS)
+    lifetimes = Lifetimes(0, STALL_MS, STALL_MS)
     lifetimes.begin(1, 2000, 0)
     lifetimes.begin(2, 5000, 0)
     assert looked_at(lifetimes, 0, 4750) == [(2000, 1)]
@@ -28,7 +28,7 @@ def test_a_session_that_is_silent_for_its_timeout_is_overdue_and_others_are_not(
 
 
 def test_a_session_that_has_ended_cannot_be_touched_into_life() -> None:
-    lifetimes = Lifetimes(0, STALL_MS)
+    lifetimes = Lifetimes(0, STALL_MS, STALL_MS)
     lifetimes.begin(1, 2000, 0)
     assert lifetimes.end(1) == 2000
     assert lifetimes.end(1) == 0
@@ -37,7 +37,7 @@ def test_a_session_that_has_ended_cannot_be_touched_into_life() -> None:
 
 
 def test_after_a_stall_everybody_has_a_full_timeout() -> None:
-    lifetimes = Lifetimes(0, STALL_MS)
+    lifetimes = Lifetimes(0, STALL_MS, STALL_MS)
     lifetimes.begin(1, 2000, 0)
     lifetimes.begin(2, 3000, 0)
     assert looked_at(lifetimes, 0, 1750) == []
@@ -47,6 +47,6 @@ def test_after_a_stall_everybody_has_a_full_timeout() -> None:
 
 
 def test_a_look_that_is_a_little_late_is_no_stall() -> None:
-    lifetimes = Lifetimes(0, STALL_MS)
+    lifetimes = Lifetimes(0, STALL_MS, STALL_MS)
     lifetimes.begin(1, 2000, 0)
     assert looked_at(lifetimes, 0, 4000, step_ms=STALL_MS) == [(2000, 1)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clymq import errors
+from clymq.errors import InvalidPath
 from clymq.metadata.paths import PATH_BYTES_MAX, below, check_path, name_of, parent_of
-from clymq.metadata.refusals import InvalidPath
 from clymq.metadata.store import Session, outcome_unknown
 
 

@@ -12,16 +12,23 @@ from clymq.errors import ClymqError, NotLeader, OutOfSequence, UnknownServerErro
 from clymq.protocol.failures import decode_error, encode_error
 
 EXAMPLES = [
+    errors.BrokerReplaced("b", 7),
     errors.ConfigError("a", 1, "must be 2", source="f"),
     errors.CorruptBatch("count", "is 0", position=8, start=1, end=2),
     errors.CorruptBlock("/x", 9, "torn"),
+    errors.DamagedNode("/t", "no JSON"),
+    errors.DamagedStore("/x", "no database"),
     errors.DataLost("gone", start=1, end=2),
     errors.DiskFailed("/x", "write", "no"),
     errors.DiskFull("/x", "no room"),
+    errors.EphemeralParent("/e/c"),
     errors.FolderLocked("/x"),
+    errors.InvalidPath("a", "must begin with '/'"),
     errors.MessageTooLarge("big", size_bytes=2, limit_bytes=1),
+    errors.NodeNotEmpty("/a"),
     errors.OffsetOutOfRange(5, first=7, end=9, hint="read 7"),
     errors.OutOfSequence("gap", expected=4),
+    errors.ValueTooLarge("/a", 2, 1),
 ]
 SPECIAL = {type(example) for example in EXAMPLES}
 PLAIN = [

@@ -41,14 +41,15 @@ from clymq.errors import (
     ClymqError,
     ConnectFailed,
     ConnectionLost,
+    EphemeralParent,
     MetadataError,
     NodeExists,
     NodeMissing,
+    NodeNotEmpty,
     RequestTimeout,
     SessionLost,
     VersionConflict,
 )
-from clymq.metadata.refusals import EphemeralParent, NodeNotEmpty
 from clymq.metadata.store import Session
 
 # In seconds, as kazoo wants it; as often as it takes, for only the store ends a session.

@@ -1,0 +1,171 @@
+"""Gathering messages into batches: pure, told the time.
+
+A draft is a batch that is being filled: one for each partition at a time, with a `BatchBuilder` of its own. It is
+closed when the next message would not fit into `batch_bytes`, when it is as old as `linger_ms`, or when told; closed
+drafts wait in `ready`, in order, for whoever sends them. A draft gets its number only when it is sent.
+
+Everything that was accepted and is not yet settled counts against `buffer_bytes_max`; a message that does not fit is
+refused with `BufferFull`, and one always fits where nothing is buffered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clymq.client.receipts import Outcome
+from clymq.errors import BufferFull
+from clymq.record import BatchBuilder
+from clymq.record.builder import Headers
+
+# What a message costs beside its bytes: its timestamp and the end of its value.
+MESSAGE_BYTES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now, on both clocks."""
+
+    monotonic_ms: float
+    wall_us: int
+
+
+class Draft:
+    """A batch before it has a number."""
+
+    __slots__ = ("builder", "closed", "count", "listeners", "opened", "partition", "size_bytes", "topic", "unawaited")
+
+    def __init__(self, topic: str, partition: str, builder: BatchBuilder, opened: Moment) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.builder = builder
+        self.opened = opened
+        """When its first message was accepted; its messages have this time if they were given none."""
+        self.count = 0
+        self.size_bytes = 0
+        self.closed = False
+        self.unawaited = False
+        """It has messages whose fate nobody waits for."""
+        self.listeners: list[Callable[[Outcome], None]] = []
+        """Called once, when its fate is known."""
+
+
+class Accumulator:
+    """See the module."""
+
+    def __init__(
+        self, *, batch_bytes: int, linger_ms: float, buffer_bytes_max: int, new_builder: Callable[[], BatchBuilder]
+    ) -> None:
+        self.batch_bytes = batch_bytes
+        self.buffer_bytes_max = buffer_bytes_max
+        self.buffered_bytes = 0
+        self.ready: list[Draft] = []
+        """Closed, in order; whoever takes them out empties it."""
+        self._linger_ms = linger_ms
+        self._new_builder = new_builder
+        self._open: dict[tuple[str, str], Draft] = {}  # in the order of their opening
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much more may be accepted."""
+        return not self.buffered_bytes or self.buffered_bytes + size_bytes <= self.buffer_bytes_max
+
+    def add(
+        self,
+        topic: str,
+        partition: str,
+        now: Moment,
+        value: bytes,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+    ) -> Draft:
+        """Add one message to the draft of its partition; return the draft, in which it is the last."""
+        size = message_bytes(value, key, headers)
+        draft = self._open.get((topic, partition))
+        if draft is None or draft.size_bytes + size > self.batch_bytes or not self.has_room(size):
+            draft = self._draft_for(topic, partition, size, now)
+        draft.builder.add(value, key=key, headers=headers, timestamp=timestamp)
+        self._added(draft, 1, size)
+        return draft
+
+    def add_many(
+        self, topic: str, partition: str, now: Moment, count: int, size: int, fill: Callable[[BatchBuilder], Any]
+    ) -> Draft:
+        """Add what `fill` puts into the builder: `count` messages of about `size` bytes, which fit into one batch."""
+        draft = self._draft_for(topic, partition, size, now)
+        fill(draft.builder)
+        self._added(draft, count, size)
+        return draft
+
+    def close_due(self, now_ms: float) -> None:
+        """Close the drafts that have waited long enough."""
+        due = [draft for draft in self._open.values() if draft.opened.monotonic_ms + self._linger_ms <= now_ms]
+        for draft in due:
+            self._close(draft)
+
+    def close_all(self) -> None:
+        """Close every draft."""
+        for draft in tuple(self._open.values()):
+            self._close(draft)
+
+    def close(self, draft: Draft) -> None:
+        """Close one draft, if it is open."""
+        if not draft.closed:
+            self._close(draft)
+
+    def next_due_ms(self) -> float | None:
+        """Return when the oldest draft is due; None if there is none."""
+        oldest = next(iter(self._open.values()), None)
+        return None if oldest is None else oldest.opened.monotonic_ms + self._linger_ms
+
+    def settle(self, draft: Draft) -> None:
+        """A draft's fate is known: its bytes are not buffered any more."""
+        self.buffered_bytes -= draft.size_bytes
+
+    def _draft_for(self, topic: str, partition: str, size: int, now: Moment) -> Draft:
+        """Return a draft with room for so many bytes, a new one if need be."""
+        if not self.has_room(size):
+            raise BufferFull(
+                f"{self.buffered_bytes} bytes are buffered; {self.buffer_bytes_max} are allowed",
+                hint="wait with drain()",
+            )
+        draft = self._open.get((topic, partition))
+        if draft is not None and draft.size_bytes + size > self.batch_bytes:
+            self._close(draft)
+            draft = None
+        # A new one is kept only once something is in it: what cannot be added leaves nothing behind.
+        return draft or Draft(topic, partition, self._new_builder(), now)
+
+    def _added(self, draft: Draft, count: int, size: int) -> None:
+        if not draft.count:
+            self._open[draft.topic, draft.partition] = draft
+        draft.count += count
+        draft.size_bytes += size
+        self.buffered_bytes += size
+        if draft.size_bytes >= self.batch_bytes:
+            self._close(draft)
+
+    def _close(self, draft: Draft) -> None:
+        del self._open[draft.topic, draft.partition]
+        draft.closed = True
+        self.ready.append(draft)
+
+    def take_ready(self) -> Iterator[Draft]:
+        """Yield the closed drafts, each once."""
+        ready, self.ready = self.ready, []
+        yield from ready
+
+
+def message_bytes(value: bytes, key: bytes | None, headers: Headers | None) -> int:
+    """Return about what a message takes in a batch."""
+    try:
+        size = len(value) + MESSAGE_BYTES
+        if key is not None:
+            size += len(key) + 4
+        if headers:
+            pairs = headers.items() if isinstance(headers, Mapping) else headers
+            size += sum(len(name) + len(content or b"") + 8 for name, content in pairs)
+    except (TypeError, ValueError):
+        return MESSAGE_BYTES  # no message at all: the builder says what is wrong with it
+    return size

@@ -1,0 +1,211 @@
+"""The administrator: makes and changes topics, and looks at the cluster. All of it asks the active zkserver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clymq.client.cluster import Cluster
+from clymq.client.identity import default_name
+from clymq.client.surroundings import Surroundings
+from clymq.client.waiting import Backoff, Deadline, pause
+from clymq.errors import InvalidRequest
+from clymq.protocol.controller import (
+    AlterTopic,
+    CreatePart,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
+    DrainBroker,
+    ListTopics,
+    PartitionStatus,
+    SetPartitionState,
+    Status,
+    TopicDescription,
+)
+from clymq.types import Ack, check_name
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition; offsets are as last reported to the controller."""
+
+    topic: str
+    partition: str
+    ack: Ack
+    replicas: tuple[str, ...]
+    online: tuple[str, ...]
+    leader: str
+    epoch: int
+    blocks: int
+    start: int
+    end: int
+    lost_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic with its partitions."""
+
+    name: str
+    id: str
+    settings: dict[str, Any]
+    partitions: list[PartitionInfo]
+
+
+class AsyncAdmin:
+    """Administers a cluster. `async with`, or `start()` and `close()`. Every call ends within `timeout` seconds."""
+
+    def __init__(self, bootstrap: str, *, timeout: float = 30.0, surroundings: Surroundings | None = None) -> None:
+        """`bootstrap` is host:port[,host:port...] of any zkservers or brokers."""
+        self._cluster = Cluster(bootstrap, name=default_name(), role="admin", surroundings=surroundings)
+        self._timeout = timeout
+
+    @classmethod
+    def over(cls, cluster: Cluster, timeout: float) -> AsyncAdmin:
+        """Return one that uses the connections of another client."""
+        admin = cls.__new__(cls)
+        admin._cluster = cluster
+        admin._timeout = timeout
+        return admin
+
+    # --- Topics ---
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | Sequence[str] = 1,
+        ack: Ack | int = Ack.QUORUM,
+        replicas: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> TopicInfo:
+        """Make a topic with its partitions, "0".."n-1" or by names; what is there already stays as it is."""
+        check_name(name, "topic")
+        names = partition_names(partitions)
+        state = Ack(ack)
+        deadline = self._deadline()
+        await self._cluster.ask_controller(CreateTopic(name, dict(settings or {})), deadline)
+        for partition in names:
+            await self._cluster.ask_controller(CreatePart(name, partition), deadline)
+            if state is not Ack.UNSET:
+                await self._set_state(name, partition, state, replicas, deadline)
+        return await self._describe(name, deadline)
+
+    async def create_partition(self, topic: str, partition: str) -> None:
+        """Make a partition, in state -2: it takes nothing until its state is set."""
+        check_name(partition, "partition")
+        await self._cluster.ask_controller(CreatePart(topic, partition), self._deadline())
+
+    async def set_partition_state(
+        self, topic: str, partition: str, *, ack: Ack | int, replicas: int | None = None
+    ) -> str:
+        """Choose how a partition is replicated: "changed", or "HadRaft" or "HadFetch" if it was so already."""
+        return await self._set_state(topic, partition, Ack(ack), replicas, self._deadline())
+
+    async def alter_topic(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """Change settings of a topic; those not named stay."""
+        await self._cluster.ask_controller(AlterTopic(topic, dict(settings)), self._deadline())
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic; from now on nobody can use it, its messages go in the background."""
+        await self._cluster.ask_controller(DeleteTopic(topic), self._deadline())
+
+    async def list_topics(self) -> list[str]:
+        """Return the names, sorted."""
+        return list((await self._cluster.ask_controller(ListTopics(), self._deadline())).topics)
+
+    async def describe_topic(self, topic: str) -> TopicInfo:
+        """Return a topic with its settings and partitions."""
+        return await self._describe(topic, self._deadline())
+
+    # --- The cluster ---
+
+    async def status(self) -> dict[str, Any]:
+        """Return how the cluster is: zkservers, brokers, partitions and groups."""
+        status: dict[str, Any] = _plain(await self._cluster.ask_controller(Status(), self._deadline()))
+        return status
+
+    async def drain(self, broker: str) -> None:
+        """Move everything off a broker; return when nothing needs it any more."""
+        deadline = self._deadline()
+        backoff = Backoff(self._cluster.config, self._cluster.chance)
+        while True:
+            progress = await self._cluster.ask_controller(DrainBroker(broker), deadline)
+            if not progress.remaining:
+                return
+            if deadline.is_over:
+                raise deadline.error(f"{progress.remaining} blocks still need {broker}")
+            await pause(self._cluster.clock, min(backoff.next_ms(), deadline.remaining_ms))
+
+    # --- Beginning and end ---
+
+    async def start(self) -> None:
+        """Be ready; connections are made when they are needed."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._cluster.close()
+
+    async def __aenter__(self) -> AsyncAdmin:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- Inside ---
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._cluster.clock, self._timeout)
+
+    async def _set_state(self, topic: str, partition: str, ack: Ack, replicas: int | None, deadline: Deadline) -> str:
+        request = SetPartitionState(topic, partition, option=int(ack), dupnum=replicas)
+        return (await self._cluster.ask_controller(request, deadline)).result
+
+    async def _describe(self, topic: str, deadline: Deadline) -> TopicInfo:
+        return _topic_info(await self._cluster.ask_controller(DescribeTopic(topic), deadline))
+
+
+def partition_names(partitions: int | Sequence[str]) -> list[str]:
+    """Return the names: those given, or "0".."n-1"."""
+    if isinstance(partitions, int):
+        if partitions < 0:
+            raise InvalidRequest(f"{partitions} partitions")
+        return [str(number) for number in range(partitions)]
+    if isinstance(partitions, str):
+        raise InvalidRequest(f"partitions {partitions!r} must be a number or a list of names")
+    names = [check_name(name, "partition") for name in partitions]
+    if len(set(names)) < len(names):
+        raise InvalidRequest(f"partitions {names}: a name twice")
+    return names
+
+
+def _topic_info(found: TopicDescription) -> TopicInfo:
+    return TopicInfo(found.topic, found.id, found.settings, [_partition_info(each) for each in found.partitions])
+
+
+def _partition_info(found: PartitionStatus) -> PartitionInfo:
+    return PartitionInfo(
+        topic=found.topic,
+        partition=found.partition,
+        ack=Ack(found.ack),
+        replicas=found.replicas,
+        online=found.online,
+        leader=found.leader,
+        epoch=found.epoch,
+        blocks=found.blocks,
+        start=found.start,
+        end=found.end,
+        lost_messages=found.lost_messages,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return structs as dictionaries, every field of them, and tuples as lists."""
+    if hasattr(value, "__struct_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,124 @@
+"""What a consumer gets: messages as slices of the batches that they came in, opened when somebody looks.
+
+`Messages` is a list of runs, each a range of one batch. As Arrow they are the batches' own memory with the columns that
+say where they are from; as Python objects they are made one by one, in C as far as it goes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from clymq.record import Batch
+from clymq.record.body import HEADERS_TYPE
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic", pa.utf8(), nullable=False),
+        pa.field("partition", pa.utf8(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("headers", HEADERS_TYPE),
+        pa.field("delivery_count", pa.int32(), nullable=False),
+    ]
+)
+
+
+class Message(NamedTuple):
+    """One message; the timestamp is in microseconds since 1970."""
+
+    topic: str
+    partition: str
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes | None], ...]
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The messages [start, end) of a partition, all in one batch."""
+
+    topic: str
+    partition: str
+    batch: Batch
+    start: int
+    end: int
+    delivery_count: int = 1
+
+    def columns(self) -> pa.RecordBatch:
+        """Return what the batch has of them, without a copy."""
+        return self.batch.to_arrow().slice(self.start - self.batch.base_offset, self.end - self.start)
+
+
+class Messages:
+    """Messages in the order of their offsets within each partition."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        """Which messages of which batches."""
+
+    def __len__(self) -> int:
+        return sum(run.end - run.start for run in self.runs)
+
+    def __iter__(self) -> Iterator[Message]:
+        for run in self.runs:
+            yield from _messages_of(run)
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{run.topic}/{run.partition} [{run.start}, {run.end})" for run in self.runs)
+        return f"<Messages {ranges or 'none'}>"
+
+    def to_arrow(self) -> pa.Table:
+        """Return a table with a column for each field of a message; nothing is done message by message."""
+        return pa.Table.from_batches([_batch_of(run) for run in self.runs], SCHEMA)
+
+
+def _messages_of(run: Run) -> Iterator[Message]:
+    columns = run.columns()
+    names = columns.schema.names
+    keys = columns.column("key").to_pylist() if "key" in names else repeat(None)
+    headers = map(_pairs, columns.column("headers").to_pylist()) if "headers" in names else repeat(())
+    return map(
+        Message,
+        repeat(run.topic),
+        repeat(run.partition),
+        range(run.start, run.end),
+        columns.column("timestamp").to_pylist(),
+        keys,
+        columns.column("value").to_pylist(),
+        headers,
+        repeat(run.delivery_count),
+    )
+
+
+def _pairs(headers: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((header["key"], header["value"]) for header in headers) if headers else ()
+
+
+def _batch_of(run: Run) -> pa.RecordBatch:
+    count = run.end - run.start
+    columns = run.columns()
+    names = columns.schema.names
+    whole: dict[str, pa.Array] = {
+        "topic": pa.repeat(run.topic, count),
+        "partition": pa.repeat(run.partition, count),
+        "offset": pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", range(run.start, run.end)))]),
+        "delivery_count": pa.Array.from_buffers(
+            pa.int32(), count, [None, pa.py_buffer(array("i", [run.delivery_count]) * count)]
+        ),
+        **{name: columns.column(name) for name in names},
+    }
+    arrays = [whole[field.name] if field.name in whole else pa.nulls(count, field.type) for field in SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

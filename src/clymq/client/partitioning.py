@@ -1,0 +1,88 @@
+"""Which partition a message goes to, when the caller does not say.
+
+With a key: CRC-32 (IEEE, as in zlib) of the key's bytes, modulo the number of partitions, in the order of the names by
+code points ("0", "1", "10", "2"). Every client in any language must agree, so that a key stays in one partition; test
+vectors are in `tests/unit/client/test_partitioning.py`. A topic that gains partitions sends most keys elsewhere.
+
+Without one: the same partition until its batch is full or due, then the next. Batches stay large and all partitions get
+their share. Columns and tables are divided without a loop over messages where there are no keys, and with one over the
+distinct keys where they come as Arrow.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def partition_of(key: bytes, partitions: Sequence[str]) -> str:
+    """Return the partition of a key; the names must be sorted."""
+    return partitions[zlib.crc32(key) % len(partitions)]
+
+
+def by_key(keys: Sequence[bytes | None], partitions: Sequence[str]) -> dict[str | None, list[int]]:
+    """Return which messages go to which partition, in order; None: those without a key."""
+    names = [None if key is None else partition_of(key, partitions) for key in keys]
+    chosen: dict[str | None, list[int]] = {}
+    for at, name in enumerate(names):
+        chosen.setdefault(name, []).append(at)
+    return chosen
+
+
+def by_key_column(table: pa.Table, partitions: Sequence[str]) -> dict[str | None, pa.Table]:
+    """Divide a table by its key column, if it has one; the order inside each part is the table's."""
+    if "key" not in table.schema.names or table.column("key").null_count == table.num_rows:
+        return {None: table}
+    keys = table.column("key").combine_chunks().cast(pa.binary()).dictionary_encode()
+    count = len(partitions)
+    places = pa.array([zlib.crc32(key) % count for key in keys.dictionary.to_pylist()], pa.int32())
+    chosen = pc.fill_null(places.take(keys.indices), -1)
+    parts: dict[str | None, pa.Table] = {}
+    for place in pc.unique(chosen).to_pylist():
+        parts[None if place < 0 else partitions[place]] = table.filter(pc.equal(chosen, place))
+    return parts
+
+
+def cuts(sizes: Sequence[int], limit_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Divide messages of these sizes into runs of at most `limit_bytes`, at least one each: (start, end, bytes)."""
+    sums = list(accumulate(sizes))
+    start = before = 0
+    while start < len(sums):
+        end = max(start + 1, bisect_right(sums, before + limit_bytes, start))
+        yield start, end, sums[end - 1] - before
+        start, before = end, sums[end - 1]
+
+
+def cut_table(table: pa.Table, limit_bytes: int) -> Iterator[pa.Table]:
+    """Divide a table into slices of about `limit_bytes` at most, by halving what is larger."""
+    if table.num_rows > 1 and table.nbytes > limit_bytes:
+        middle = table.num_rows // 2
+        yield from cut_table(table.slice(0, middle), limit_bytes)
+        yield from cut_table(table.slice(middle), limit_bytes)
+    elif table.num_rows:
+        yield table
+
+
+class Sticky:
+    """The partition of the messages without a key: one until its batch is closed, then the next."""
+
+    def __init__(self, chance: float) -> None:
+        """Begin somewhere: not every producer at the first partition."""
+        self._chance = chance
+        self._turn = -1
+
+    def current(self, partitions: Sequence[str]) -> str:
+        """Return the partition whose turn it is."""
+        if self._turn < 0:
+            self._turn = int(self._chance * len(partitions))
+        return partitions[self._turn % len(partitions)]
+
+    def advance(self, closed: str, partitions: Sequence[str]) -> None:
+        """A batch of this partition was closed: if it was the current one's, it is the next one's turn."""
+        if self._turn >= 0 and partitions and partitions[self._turn % len(partitions)] == closed:
+            self._turn = (self._turn + 1) % len(partitions)

@@ -1,0 +1,128 @@
+"""Which partition each message of a producer goes to; see `partitioning` for the rule.
+
+`send` returns at once, but a topic's partitions have to be asked for. Until they are known, its messages wait here, in
+order, and count against the buffer like all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from clymq.client.accumulator import Draft, message_bytes
+from clymq.client.cluster import Cluster
+from clymq.client.outbox import Outbox
+from clymq.client.partitioning import Sticky, partition_of
+from clymq.client.waiting import Deadline
+from clymq.errors import ClymqError
+from clymq.record import BatchBuilder
+from clymq.record.builder import Headers
+
+
+class Placing:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, outbox: Outbox, timeout: float) -> None:
+        self._cluster = cluster
+        self._outbox = outbox
+        self._timeout = timeout
+        self._sticky: dict[str, Sticky] = {}
+        self._unplaced: dict[str, list[tuple[Any, ...]]] = {}
+        self._looking: set[asyncio.Task[None]] = set()
+        outbox.on_closed = self._closed
+
+    async def partitions(self, topic: str, partition: str | None, deadline: Deadline) -> tuple[str, ...]:
+        """Return the one that was given, or all that there are."""
+        if partition is not None:
+            return (partition,)
+        return self._cluster.known_partitions(topic) or await self._cluster.partitions(topic, deadline)
+
+    def choose(self, topic: str, partitions: Sequence[str], key: bytes | None) -> str:
+        """Return the partition of a message."""
+        if len(partitions) == 1:
+            return partitions[0]
+        if key is not None:
+            return partition_of(key, partitions)
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            sticky = self._sticky[topic] = Sticky(self._cluster.chance())
+        return sticky.current(partitions)
+
+    def place(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: str | None,
+        timestamp: int | None,
+    ) -> None:
+        """Accept a message whose fate nobody waits for; it is placed now, or as soon as the partitions are known."""
+        if topic in self._unplaced:
+            self._keep(topic, value, key, headers, partition, timestamp)
+            return
+        names = (partition,) if partition is not None else self._cluster.known_partitions(topic)
+        if names:
+            draft = self._outbox.add(topic, self.choose(topic, names, key), value, key, headers, timestamp)
+            draft.unawaited = True
+        else:
+            self._keep(topic, value, key, headers, partition, timestamp)
+
+    async def all_placed(self) -> None:
+        """Wait until no message waits for its partition."""
+        while self._looking:
+            await asyncio.gather(*self._looking, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop looking."""
+        for task in self._looking:
+            task.cancel()
+        await self.all_placed()
+
+    def _keep(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: str | None,
+        timestamp: int | None,
+    ) -> None:
+        size = message_bytes(value, key, headers)
+        self._outbox.check_room(size)
+        BatchBuilder(message_bytes_max=self._cluster.config.message_bytes_max).add(
+            value, key=key, headers=headers, timestamp=timestamp
+        )  # what is wrong with it is said now, not later
+        if topic not in self._unplaced:
+            self._unplaced[topic] = []
+            task = asyncio.create_task(self._find(topic))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        self._unplaced[topic].append((value, key, headers, partition, timestamp))
+        self._outbox.unplaced_bytes += size
+
+    async def _find(self, topic: str) -> None:
+        """Look for the partitions of a topic, then place its messages, or give them up."""
+        error: ClymqError | None = None
+        names: tuple[str, ...] = ()
+        try:
+            names = await self._cluster.partitions(topic, Deadline(self._cluster.clock, self._timeout))
+        except ClymqError as problem:
+            error = problem
+        messages = self._unplaced.pop(topic)
+        self._outbox.unplaced_bytes -= sum(message_bytes(*message[:3]) for message in messages)
+        if error is not None:
+            self._outbox.report(error, unawaited=True)
+            self._outbox.tell_room()
+            return
+        for value, key, headers, partition, timestamp in messages:
+            place = self.choose(topic, names if partition is None else (partition,), key)
+            self._outbox.add(topic, place, value, key, headers, timestamp).unawaited = True
+            self._outbox.hand_over()
+
+    def _closed(self, draft: Draft) -> None:
+        """Let the next messages without a key go to another partition."""
+        sticky = self._sticky.get(draft.topic)
+        if sticky is not None:
+            sticky.advance(draft.partition, self._cluster.known_partitions(draft.topic))

@@ -1,0 +1,292 @@
+"""Reading one partition from an offset on, across blocks and brokers, ahead of whoever takes the messages.
+
+The controller says which block holds an offset and who has it, best first; a broker that contradicts it, or a block
+that has come to its end, means to look again. Every batch is checked before it is kept: both checksums, and that it
+begins where the one before it ended. What fails goes nowhere; the same offset is asked of another replica, and when
+all have been asked, the error says which offsets are damaged.
+
+A reader holds at most its share of the consumer's credit, and one answer more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from clymq import errors
+from clymq.client.cluster import LOOK_AGAIN_MS_MAX, Cluster, worth_retrying
+from clymq.client.messages import Run
+from clymq.client.waiting import Backoff, Deadline, pause
+from clymq.config import KiB, MiB
+from clymq.errors import ClymqError, CorruptBatch, NotSubscribed, OffsetOutOfRange, UnknownServerError
+from clymq.protocol.broker import Pull, Pulled
+from clymq.protocol.controller import ConGetBroker, ReadRoute, Sub
+from clymq.record import Batch, Kind
+from clymq.types import Mode
+
+PULL_BYTES_MAX: Final = 4 * MiB
+PULL_BYTES_MIN: Final = 64 * KiB
+PULL_WAIT_MS: Final = 5000
+# How often one offset may come damaged, from whomever, before the reader gives up on it; at least once from each.
+CORRUPT_MAX: Final = 3
+
+
+class PartitionReader:
+    """See the module. `share_bytes` says how much it may hold."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        partition: str,
+        *,
+        consumer: str,
+        group: str | None,
+        offset: int,
+        share_bytes: Callable[[], int],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.group = group
+        self.position = offset
+        """The next offset that the user gets."""
+        self.committed: int | None = None
+        """The position that was last stored for the group."""
+        self.error: ClymqError | None = None
+        """Why it has stopped."""
+        self.failing_since_ms: float | None = None
+        self.problem: ClymqError | None = None
+        """What stands in the way at the moment."""
+        self.seeks = 0
+        """How often the user has gone elsewhere."""
+        self.subscribed = False
+        """It had to subscribe, which `close` has to undo."""
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._consumer = consumer
+        self._share_bytes = share_bytes
+        self._on_change = on_change
+        self._backoff = Backoff(cluster.config, cluster.chance)
+        self._kept: deque[Batch] = deque()
+        self._kept_bytes = 0
+        self._taken = offset
+        self._fetched = offset
+        self._route: ReadRoute | None = None
+        self._route_is_stale = False
+        self._route_is_fresh = False
+        """Nothing was read by it yet."""
+        self._candidates: list[str] = []
+        self._failures: dict[str, int] = {}
+        self._corrupt = 0
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # --- What the consumer asks ---
+
+    def start(self) -> None:
+        """Begin to read ahead."""
+        assert self._task is None
+        self._task = asyncio.create_task(self._run())
+
+    async def seek(self, offset: int) -> None:
+        """Go on at another offset, and forget what was read ahead."""
+        await self.close()
+        self._kept.clear()
+        self._kept_bytes = 0
+        self.position = self._taken = self._fetched = offset
+        self.error = self.problem = self.failing_since_ms = None
+        self._route = None
+        self._corrupt = 0
+        self.seeks += 1
+        self.start()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether some can be taken at once."""
+        return bool(self._kept)
+
+    def take(self, messages_max: int) -> Run | None:
+        """Take messages of one batch, at most so many. Raises `CorruptBatch` for a batch that cannot be opened."""
+        if not self._kept:
+            return None
+        batch = self._kept[0]
+        try:
+            batch.to_arrow()
+        except CorruptBatch as error:
+            # Its checksums are right, so that is what its producer sent: no other replica has anything else.
+            self.error = error
+            raise
+        start, end = self._taken, min(batch.end_offset, self._taken + messages_max)
+        if end == batch.end_offset:
+            self._kept.popleft()
+            self._kept_bytes -= batch.length
+            self._room.set()
+        self._taken = self.position = end
+        return Run(self.topic, self.partition, batch, start, end)
+
+    # --- Reading ahead ---
+
+    async def _run(self) -> None:
+        while True:
+            self._room.clear()
+            if self._kept_bytes and self._kept_bytes >= self._share_bytes() // 2:
+                await self._room.wait()
+                continue
+            address = ""
+            try:
+                route = await self._find()
+                address = self._candidates[0]
+                await self._pull(route, address)
+            except ClymqError as error:
+                if not self._go_on_after(error, address):
+                    self.error = error
+                    self._on_change()
+                    return
+                await pause(self._clock, self._backoff.next_ms())
+
+    async def _pull(self, route: ReadRoute, address: str) -> None:
+        room = self._share_bytes() - self._kept_bytes
+        request = Pull(
+            topic=self.topic,
+            partition=self.partition,
+            uid=route.uid,
+            offset=self._fetched,
+            bytes_max=max(PULL_BYTES_MIN, min(room, PULL_BYTES_MAX)),
+            wait_ms_max=PULL_WAIT_MS,
+            mode=Mode.PSB_PULL,
+            group=self.group or "",
+            consumer=self._consumer,
+        )
+        limit_ms = PULL_WAIT_MS + self._cluster.config.request_ms_max
+        answer = await self._cluster.ask(address, request, timeout_ms=limit_ms)
+        self._route_is_fresh = False
+        self._keep(answer.payload)
+        self._worked(answer.reply, route)
+
+    def _keep(self, payload: memoryview) -> None:
+        """Check the batches of an answer, all BEFORE one is kept, and that they follow what is there."""
+        batches: list[Batch] = []
+        position, expected = 0, self._fetched
+        while position < len(payload):
+            batch = Batch.parse(payload, position, batch_bytes_max=self._cluster.config.batch_bytes_max)
+            batch.check_crc()
+            position += batch.length
+            if batch.kind != Kind.DATA:
+                continue
+            # The first holds the offset that was asked for; the others begin where the one before ended.
+            fits = batch.base_offset == expected if batches else batch.base_offset <= expected < batch.end_offset
+            if not fits:
+                raise CorruptBatch(
+                    "base_offset", f"{batch.base_offset} where {expected} was due", start=expected, end=batch.end_offset
+                )
+            batches.append(batch)
+            expected = batch.end_offset
+        if batches:
+            self._kept += batches
+            self._kept_bytes += sum(batch.length for batch in batches)
+            self._fetched = expected
+            self._on_change()
+
+    def _worked(self, reply: Pulled, route: ReadRoute) -> None:
+        self._failures.clear()
+        self._corrupt = 0
+        self.problem = self.failing_since_ms = None
+        self._backoff.reset()
+        if reply.next_block or 0 <= route.end <= self._fetched:
+            self._route_is_stale = True  # the block is read to its end: who has the next one?
+
+    # --- Where to read ---
+
+    async def _find(self) -> ReadRoute:
+        """Return the block that holds the next offset; those who have it are the candidates, best first.
+
+        While no controller answers, those who had the block before are asked again: they may have the next one too.
+        """
+        if self._route is None or self._route_is_stale:
+            try:
+                self._use(await self._look_up())
+            except ClymqError as error:
+                if self._route is None or not error.retriable:
+                    raise
+        assert self._route is not None
+        self._candidates.sort(key=lambda address: self._failures.get(address, 0))
+        return self._route
+
+    def _use(self, route: ReadRoute) -> None:
+        self._route, self._route_is_stale, self._route_is_fresh = route, False, True
+        places = [(route.broker, route.address), *((each.broker, each.address) for each in route.replicas)]
+        for broker, address in places:
+            self._cluster.learn(broker, address)
+        self._candidates = list(dict.fromkeys(address for _, address in places if address))
+
+    async def _look_up(self) -> ReadRoute:
+        request = ConGetBroker(
+            topic=self.topic,
+            consumer=self._consumer,
+            option=Mode.PSB_PULL,
+            group=self.group or "default",
+            partition=self.partition,
+            offset=self._fetched,
+        )
+        limit_ms = self._cluster.config.request_ms_max if self._route is None else LOOK_AGAIN_MS_MAX
+        deadline = Deadline(self._clock, limit_ms / 1000)
+        try:
+            routes = (await self._cluster.ask_controller(request, deadline)).routes
+        except NotSubscribed:
+            subscribe = Sub(self.topic, self._consumer, Mode.PSB_PULL, self.group or "default", self.partition)
+            await self._cluster.ask_controller(subscribe, deadline)
+            self.subscribed = True
+            routes = (await self._cluster.ask_controller(request, deadline)).routes
+        for route in routes:
+            if route.partition == self.partition:
+                if route.error:
+                    raise _error_of(route, self._fetched)
+                return route
+        raise errors.UnknownPartition(f"{self.topic} has no partition {self.partition}")
+
+    # --- When something goes wrong ---
+
+    def _go_on_after(self, error: ClymqError, address: str) -> bool:
+        """Decide where to ask next; return False if asking again cannot help."""
+        self.problem = error
+        if self.failing_since_ms is None:
+            self.failing_since_ms = self._clock.monotonic_ms()
+        if address:
+            self._failures[address] = self._failures.get(address, 0) + 1
+        if isinstance(error, CorruptBatch):
+            self._corrupt += 1
+            return self._corrupt < max(CORRUPT_MAX, len(self._candidates))
+        if isinstance(error, OffsetOutOfRange):
+            # Of a route that is older than this request it may only mean that the block is elsewhere by now.
+            self._route_is_stale = True
+            return bool(address) and not self._route_is_fresh
+        hinted = self._cluster.address_of(error.hint)
+        if address and hinted and hinted != address:
+            self._candidates = [hinted, *(each for each in self._candidates if each != hinted)]
+            self._failures.pop(hinted, None)
+        elif error.refresh:
+            self._route_is_stale = True
+        return worth_retrying(error, by_broker=bool(address))
+
+
+def _error_of(route: ReadRoute, offset: int) -> ClymqError:
+    """Return the error that stands in a route, as the class that its code names."""
+    if route.error == OffsetOutOfRange.code:
+        return OffsetOutOfRange(offset, first=route.offset, end=max(route.offset, route.end), hint=route.problem)
+    kind = getattr(errors, route.error, None)
+    if isinstance(kind, type) and issubclass(kind, ClymqError):
+        try:
+            return kind(route.problem)
+        except TypeError:
+            pass  # it has fields that a route does not carry
+    return UnknownServerError(f"{route.error}: {route.problem}")

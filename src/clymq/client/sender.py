@@ -1,0 +1,415 @@
+"""One partition's way from a producer to its leader: in order, several batches in flight, each stored once.
+
+A batch gets its number when it is first sent, and keeps its bytes until the partition says otherwise. Answers come in
+any order. When something goes wrong, the same bytes are sent again, in order, from the lowest batch that has no answer:
+whoever leads refuses what it has already (DESIGN 5).
+
+`InitProducer` says where this producer stands: before the first push, when the partition contradicts our numbers
+(`OutOfSequence`, `UnknownProducer`), and after a batch was given up. What it says is stored is stored; the rest gets
+new numbers under the new epoch. A batch that was given up got none, so once the new epoch is in the log, no copy of it
+that is still on its way can be stored. That is why a new epoch comes BEFORE the next push.
+
+Invariants: `_unanswered` is in the order of the numbers, which adjoin unless a batch was given up or failed, and then a
+new epoch is due; nothing is sent while one is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from clymq.client.accumulator import Draft
+from clymq.client.cluster import Cluster, worth_retrying
+from clymq.client.receipts import Delivery, Outcome
+from clymq.client.waiting import Backoff, pause
+from clymq.clock import Timer
+from clymq.errors import (
+    AckMismatch,
+    ClosedError,
+    ClymqError,
+    DataLost,
+    OutOfSequence,
+    ProducerFenced,
+    RequestTimeout,
+    UnknownProducer,
+)
+from clymq.protocol.broker import OFFSET_UNKNOWN, InitProducer, ProducerReady, Push, StoredBatch
+from clymq.protocol.controller import ProducerRoute
+from clymq.record import Batch, BatchBuilder
+from clymq.rpc.asks import Outcome as Answered
+from clymq.rpc.peer import Peer
+from clymq.types import Ack
+
+log = logging.getLogger("clymq.client")
+
+# Hints followed in a row without a pause: two brokers that name each other must not keep us running.
+HINTS_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SenderOptions:
+    """What all senders of one producer share."""
+
+    producer: str
+    ack: Ack | None
+    codec: str
+    in_flight_max: int
+    timeout_ms: float
+    settle: Callable[[Draft, Outcome], None]
+    """Called once for each draft that was offered."""
+    fence: Callable[[ProducerFenced], None]
+    """Called when another process uses this producer's name."""
+
+
+class _Batch:
+    """A draft with a number."""
+
+    __slots__ = ("cmdindex", "data", "draft")
+
+    def __init__(self, draft: Draft, cmdindex: int, data: bytes) -> None:
+        self.draft = draft
+        self.cmdindex = cmdindex
+        self.data = data
+
+    @property
+    def last(self) -> int:
+        """The number of its last message."""
+        return self.cmdindex + self.draft.count - 1
+
+
+class PartitionSender:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, topic: str, partition: str, options: SenderOptions) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.acknowledged = 0
+        """The highest number that is known to be stored."""
+        self.lost_messages = 0
+        """Acknowledged at ack 1 or 0, and gone with a leader."""
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._options = options
+        self._backoff = Backoff(cluster.config, cluster.chance)
+        self._queue: deque[Draft] = deque()
+        self._unanswered: dict[int, _Batch] = {}
+        self._uid = ""
+        self._epoch: int | None = None
+        self._epoch_is_due = True
+        self._epochs_asked = 0
+        self._epoch_until_ms = 0.0
+        self._forgotten = False
+        self._next = 1
+        self._end_offset = OFFSET_UNKNOWN
+        self._generation = 0
+        self._failure: tuple[ClymqError, _Batch] | None = None
+        self._problem: ClymqError | None = None
+        self._hints = 0
+        self._changed = asyncio.Event()
+        self._asking: list[asyncio.Future[int]] = []
+        self._timer: Timer | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # --- What the producer asks ---
+
+    def offer(self, draft: Draft) -> None:
+        """Send a closed draft, after those before it."""
+        self._queue.append(draft)
+        self._arm()
+        self._begin()
+
+    async def last_cmdindex(self) -> int:
+        """Return the highest number stored, as the partition says if nothing was pushed yet."""
+        if self._epoch is not None:
+            return self.acknowledged
+        asking: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._asking.append(asking)
+        self._begin()
+        try:
+            return await asking
+        finally:
+            if asking in self._asking:
+                self._asking.remove(asking)
+
+    def fail_all(self, error: ClymqError) -> None:
+        """Give everything up for the same reason."""
+        if self._unanswered:
+            self._need_epoch()
+        drafts = [batch.draft for batch in self._unanswered.values()] + list(self._queue)
+        self._unanswered = {}
+        self._queue.clear()
+        for draft in drafts:
+            self._options.settle(draft, error)
+        for asking in self._asking:
+            if not asking.done():
+                asking.set_exception(error)
+
+    async def close(self, error: ClosedError) -> None:
+        """Stop, and give up what is left."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.fail_all(error)
+
+    # --- Sending ---
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        self._changed.set()
+
+    def _has_work(self) -> bool:
+        if self._queue or self._unanswered or self._asking:
+            return True
+        # A batch was given up: fence it off even if no other push comes, as long as somebody may still wonder.
+        due = self._epoch_is_due and self._epoch is not None
+        return due and self._clock.monotonic_ms() < self._epoch_until_ms
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._has_work():
+                await self._changed.wait()
+                continue
+            route: ProducerRoute | None = None
+            try:
+                route = await self._cluster.route(self.topic, self.partition)
+                await self._push_to(route)
+            except ClymqError as error:
+                await self._recover(route, error)
+
+    async def _push_to(self, route: ProducerRoute) -> None:
+        """Send to one leader until something goes wrong: what has no answer first, then what is new."""
+        peer = await self._cluster.peer(route.address)
+        if route.uid != self._uid:
+            self._begin_partition(route.uid)
+        if self._epoch_is_due:
+            await self._begin_epoch(peer, route)
+        self._generation += 1
+        self._failure = None
+        for batch in tuple(self._unanswered.values()):
+            self._send(peer, route, batch)
+        while self._failure is None and not self._epoch_is_due:
+            self._changed.clear()
+            self._fill(peer, route)
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure[0]
+
+    def _fill(self, peer: Peer, route: ProducerRoute) -> None:
+        """Number and send what is new, as far as the window goes."""
+        assert self._epoch is not None
+        while self._queue and len(self._unanswered) < self._options.in_flight_max and self._failure is None:
+            draft = self._queue.popleft()
+            try:
+                data = draft.builder.build(
+                    producer=self._options.producer, cmdindex=self._next, epoch=self._epoch, now=draft.opened.wall_us
+                )
+            except ClymqError as error:
+                self._options.settle(draft, error)
+                continue
+            batch = self._unanswered[self._next] = _Batch(draft, self._next, data)
+            self._next += draft.count
+            self._send(peer, route, batch)
+
+    def _send(self, peer: Peer, route: ProducerRoute, batch: _Batch) -> None:
+        if self._failure is not None:
+            return
+        options, data, generation = self._options, batch.data, self._generation
+        request = Push(
+            topic=self.topic,
+            partition=self.partition,
+            uid=route.uid,
+            producer=options.producer,
+            cmdindex=batch.cmdindex,
+            ack=route.ack if options.ack is None else options.ack,
+            explicit_ack=options.ack is not None,
+        )
+        try:
+            peer.ask_soon(
+                request,
+                [data],
+                lambda outcome: self._answered(batch, data, generation, outcome),
+                timeout_ms=self._cluster.config.request_ms_max,
+            )
+        except ClymqError as error:
+            self._failure = error, batch
+            self._changed.set()
+
+    def _answered(self, batch: _Batch, data: bytes, generation: int, outcome: Answered) -> None:
+        if isinstance(outcome, ClymqError):
+            # Of an earlier generation: what it complains about has been dealt with.
+            if generation == self._generation and self._failure is None:
+                self._failure = outcome, batch
+                self._changed.set()
+        elif batch.data is data and self._unanswered.get(batch.cmdindex) is batch:
+            self._stored(batch, outcome.reply.base_offset, duplicate=outcome.reply.duplicate)
+            self._changed.set()
+
+    def _stored(self, batch: _Batch, base_offset: int, *, duplicate: bool) -> None:
+        del self._unanswered[batch.cmdindex]
+        self.acknowledged = max(self.acknowledged, batch.last)
+        self._backoff.reset()
+        self._hints = 0
+        self._problem = None
+        known = base_offset != OFFSET_UNKNOWN
+        if known:
+            self._end_offset = base_offset + batch.draft.count
+        self._options.settle(batch.draft, Delivery(base_offset if known else None, duplicate))
+
+    # --- Epochs ---
+
+    def _need_epoch(self) -> None:
+        self._epoch_is_due = True
+        self._epoch_until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
+        self._changed.set()
+
+    def _begin_partition(self, uid: str) -> None:
+        """Take note that this is another partition than before, or the first: nothing of ours is in it."""
+        self._uid = uid
+        self._epoch = None
+        self._epoch_is_due = True
+        self._epochs_asked = 0
+        self.acknowledged = 0
+        self._end_offset = OFFSET_UNKNOWN
+
+    async def _begin_epoch(self, peer: Peer, route: ProducerRoute) -> None:
+        request = InitProducer(
+            topic=self.topic, partition=self.partition, uid=route.uid, producer=self._options.producer
+        )
+        self._epochs_asked += 1
+        ready = (await peer.ask(request, timeout_ms=self._cluster.config.request_ms_max)).reply
+        self._check_alone(ready)
+        first = self._epoch is None
+        self._epoch, self._epochs_asked, self._epoch_is_due = ready.epoch, 0, False
+        if ready.next <= self.acknowledged and not first:
+            self._note_loss(ready, route)
+        self.acknowledged = ready.next - 1
+        self._forgotten = False
+        self._number_anew(ready)
+        for asking in self._asking:
+            if not asking.done():
+                asking.set_result(self.acknowledged)
+
+    def _check_alone(self, ready: ProducerReady) -> None:
+        """Find out whether another process has used our name since we last asked: its epochs are not ours.
+
+        Each of our own requests raises the epoch by at most one, those whose answer was lost included. A partition
+        that had forgotten us begins above all whom it ever forgot, so there the number says nothing.
+        """
+        if self._epoch is None or (self._forgotten and ready.next == 1):
+            return
+        if ready.epoch > self._epoch + self._epochs_asked:
+            raise ProducerFenced(
+                f"epoch {ready.epoch} of producer {self._options.producer} in {self.topic}/{self.partition}; "
+                f"this process has asked for no more than {self._epoch + self._epochs_asked}",
+                hint="another process uses this producer name",
+            )
+
+    def _note_loss(self, ready: ProducerReady, route: ProducerRoute) -> None:
+        """What was acknowledged is gone with a leader. At ack 1 and 0 that may be; otherwise it must not."""
+        lost = self.acknowledged - ready.next + 1
+        ack = route.ack if self._options.ack is None else self._options.ack
+        if self._forgotten and ack == Ack.QUORUM:
+            return  # nothing is lost: a producer that is idle for days is dropped from the table
+        log.warning("%s/%s: %d acknowledged messages are lost", self.topic, self.partition, lost)
+        self.lost_messages += lost
+        if ack == Ack.QUORUM:
+            end = max(0, self._end_offset)
+            error = DataLost(
+                f"{self.topic}/{self.partition} has lost {lost} messages that a majority had acknowledged",
+                start=max(0, end - lost),
+                end=end,
+            )
+            self.fail_all(error)
+            self._epoch_is_due = False  # the new one has just begun
+
+    def _number_anew(self, ready: ProducerReady) -> None:
+        """Settle what is stored; give the rest new numbers under the new epoch, in the same order."""
+        assert self._epoch is not None
+        for batch in tuple(self._unanswered.values()):
+            if batch.cmdindex < ready.next:
+                self._stored(batch, _place_of(batch, ready.stored), duplicate=True)
+        rest, self._unanswered, self._next = tuple(self._unanswered.values()), {}, ready.next
+        for batch in rest:
+            batch.cmdindex = self._next
+            builder = BatchBuilder(self._options.codec).add_arrow(Batch.parse(batch.data).to_arrow())
+            batch.data = builder.build(producer=self._options.producer, cmdindex=self._next, epoch=self._epoch)
+            self._unanswered[self._next] = batch
+            self._next += batch.draft.count
+
+    # --- When something goes wrong ---
+
+    async def _recover(self, route: ProducerRoute | None, error: ClymqError) -> None:
+        """Decide how to go on, and wait for a moment unless it is known where to."""
+        self._problem = error
+        if isinstance(error, ProducerFenced):
+            self._options.fence(error)
+        elif isinstance(error, OutOfSequence | UnknownProducer):
+            self._forgotten = isinstance(error, UnknownProducer)
+            self._need_epoch()
+        elif not self._may_retry(route, error):
+            self._refused(error)
+        elif route is not None and self._cluster.reroute(self.topic, self.partition, route, error):
+            self._hints += 1
+            if self._hints <= HINTS_MAX:
+                return
+        await pause(self._clock, self._backoff.next_ms())
+
+    def _may_retry(self, route: ProducerRoute | None, error: ClymqError) -> bool:
+        if isinstance(error, AckMismatch) and self._options.ack is not None:
+            return False  # the caller insisted on this ack; it is never lowered behind its back
+        return worth_retrying(error, by_broker=route is not None)
+
+    def _refused(self, error: ClymqError) -> None:
+        """No retry helps. If it is about one batch, only that one fails; those behind it get its number."""
+        if self._failure is not None and self._failure[0] is error:
+            batch = self._failure[1]
+            if self._unanswered.get(batch.cmdindex) is batch:
+                del self._unanswered[batch.cmdindex]
+                self._need_epoch()
+                self._options.settle(batch.draft, error)
+        else:
+            self.fail_all(error)
+
+    # --- Time ---
+
+    def _arm(self) -> None:
+        """Set the timer for the oldest draft; all have the same time, so the oldest is always the first."""
+        oldest = next((batch.draft for batch in self._unanswered.values()), self._queue[0] if self._queue else None)
+        if self._timer is None and oldest is not None:
+            at_ms = oldest.opened.monotonic_ms + self._options.timeout_ms
+            self._timer = self._clock.call_later(max(0.0, at_ms - self._clock.monotonic_ms()), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        # A timer may run a little early; what is due within its coarseness is due.
+        opened_ms = self._clock.monotonic_ms() + 1 - self._options.timeout_ms
+        for batch in tuple(self._unanswered.values()):
+            if batch.draft.opened.monotonic_ms <= opened_ms:
+                del self._unanswered[batch.cmdindex]
+                self._need_epoch()
+                self._give_up(batch.draft)
+        while self._queue and self._queue[0].opened.monotonic_ms <= opened_ms:
+            self._give_up(self._queue.popleft())
+        self._arm()
+
+    def _give_up(self, draft: Draft) -> None:
+        seconds = self._options.timeout_ms / 1000
+        why = f"; last: {self._problem.code}: {self._problem}" if self._problem is not None else ""
+        waited_for = f"{draft.count} messages to {self.topic}/{self.partition} were not acknowledged"
+        self._options.settle(draft, RequestTimeout(f"{waited_for} within {seconds:g} s{why}"))
+
+
+def _place_of(batch: _Batch, stored: tuple[StoredBatch, ...]) -> int:
+    """Return where a stored batch went; unknown if it is none of the last few."""
+    for each in stored:
+        if each.cmdindex == batch.cmdindex and each.count == batch.draft.count:
+            return each.base_offset
+    return OFFSET_UNKNOWN

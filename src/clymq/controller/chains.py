@@ -1,0 +1,150 @@
+"""Partitions as they stand in the tree, read whole and consistent.
+
+The version of a partition's node tells of every change of its blocks and replicas; that of its NowBlock tells who
+leads. So a second reading of a partition that did not change costs two reads, however many blocks it has, and looking
+round at all of them every second is affordable. Nothing is answered from memory without those two reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from clymq.errors import NodeMissing, UnknownPartition, UnknownTopic, VersionConflict
+from clymq.metadata.catalog import Catalog
+from clymq.metadata.chain import Active, Chain
+from clymq.metadata.nodes import NO_BLOCK, NowBlock, Partition, PartitionPaths, Replica, SealedBlock, Topic
+from clymq.metadata.reading import CONFLICTS_MAX, Versioned, read
+
+READS_AT_ONCE = 256
+
+
+class Sealed(NamedTuple):
+    """A sealed block and who holds it."""
+
+    block: SealedBlock
+    replicas: tuple[Replica, ...]
+
+
+class View(NamedTuple):
+    """One partition as it was read."""
+
+    topic: Topic
+    partition: Versioned[Partition]
+    active: Active
+    sealed: tuple[Sealed, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The names of topic and partition."""
+        return self.topic.name, self.partition.value.name
+
+    @property
+    def now(self) -> NowBlock:
+        """The active block."""
+        return self.active.block.value
+
+    @property
+    def begun(self) -> bool:
+        """Whether a block was ever placed."""
+        return self.now.block != NO_BLOCK
+
+    @property
+    def members(self) -> list[str]:
+        """The brokers of the active block."""
+        return [replica.broker for replica in self.active.replicas]
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}/{self.partition.value.name}"
+
+
+class Chains:
+    """Reads views."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._kept: dict[tuple[str, str], View] = {}
+
+    def of(self, topic: str, partition: str) -> Chain:
+        """Return what changes a partition."""
+        return self._catalog.chain(topic, partition)
+
+    async def topic(self, name: str) -> Versioned[Topic]:
+        """Read a topic that is there and is not on its way out, or raise `UnknownTopic`."""
+        topic = await self._catalog.topic(name)
+        if topic.value.deleting:
+            raise UnknownTopic(f"topic {name} is being deleted")
+        return topic
+
+    async def view(self, topic: str, partition: str, uid: str | None = None) -> View:
+        """Read a partition, and refuse one that was created anew since the caller looked."""
+        found = await self._view((await self.topic(topic)).value, partition)
+        if uid is not None and found.partition.value.uid != uid:
+            raise UnknownPartition(f"partition {partition} of topic {topic} was created anew")
+        return found
+
+    async def views(self, topic: Topic, partitions: Iterable[str] | None = None) -> list[View]:
+        """Read all partitions of a topic, or those that are named; what goes away meanwhile is left out."""
+        names = list(await self._catalog.partitions(topic.name) if partitions is None else partitions)
+        found: list[View] = []
+        for start in range(0, len(names), READS_AT_ONCE):
+            part = (self._view_or_none(topic, name) for name in names[start : start + READS_AT_ONCE])
+            found += [view for view in await asyncio.gather(*part) if view is not None]
+        return found
+
+    async def all_views(self) -> list[View]:
+        """Read every partition of every topic that is not on its way out."""
+        found: list[View] = []
+        for name in await self._catalog.topics():
+            try:
+                found += await self.views((await self.topic(name)).value)
+            except UnknownTopic:
+                continue
+        self._kept = {view.key: view for view in found}
+        return found
+
+    async def _view_or_none(self, topic: Topic, name: str) -> View | None:
+        try:
+            return await self._view(topic, name)
+        except UnknownPartition:
+            return None
+
+    async def _view(self, topic: Topic, name: str) -> View:
+        chain = self.of(topic.name, name)
+        for _ in range(CONFLICTS_MAX):
+            partition = await chain.partition()
+            kept = self._kept.get((topic.name, name))
+            if kept is not None and _unchanged(kept.partition, partition):
+                now = await self._now_block(topic.name, name)
+                active = kept.active._replace(block=now)
+                view = View(topic, partition, active, kept.sealed)
+            else:
+                view = View(topic, partition, await chain.active(), await self._sealed(chain))
+                if (await chain.partition()).version != partition.version:
+                    continue
+            # A move writes both nodes at once; if it came between the two reads, the numbers do not fit.
+            if view.now.block == partition.value.next_block - 1:
+                self._kept[topic.name, name] = view
+                return view
+        # Not `UnknownPartition`: what could not be read must never pass for what is not there.
+        raise VersionConflict(f"partition {name} of topic {topic.name} changes too quickly to be read")
+
+    async def _sealed(self, chain: Chain) -> tuple[Sealed, ...]:
+        found = []
+        for block in await chain.sealed():
+            try:
+                found.append(Sealed(block, await chain.sealed_replicas(block.block)))
+            except NodeMissing:
+                continue
+        return tuple(found)
+
+    async def _now_block(self, topic: str, partition: str) -> Versioned[NowBlock]:
+        try:
+            return await read(self._catalog.store, NowBlock, PartitionPaths.of(topic, partition).now_block)
+        except NodeMissing as error:
+            raise UnknownPartition(f"there is no partition {partition} of topic {topic}") from error
+
+
+def _unchanged(kept: Versioned[Partition], found: Versioned[Partition]) -> bool:
+    return (kept.version, kept.value.uid) == (found.version, found.value.uid)

@@ -1,0 +1,265 @@
+"""Chain moves: one coroutine for each partition that has a `pending`, and no partition waits for another.
+
+    pending      written by `intents`, BEFORE any broker is spoken to
+    prepare      PrepareAccept at the new replicas; the seat of who does not answer goes to the next on the ring, by a
+                 conditional rewrite of `pending`
+    seal         `sealing`: the active block takes nothing more, and its end is known
+    transaction  the sealed block, the new NowBlock with its replicas, `pending` cleared: all or nothing
+    nudge        brokers are told to ask what they should host; losing one costs time, not safety
+
+Each step may be repeated, and nothing between them is in memory only: a controller that finds a `pending` begins at the
+top, whoever wrote it and however far it had come. Two that push the same move forward cannot both make its transaction.
+A move that cannot go on (no majority, too few fenced) is tried again every `controller_tick_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from clymq.clock import Clock
+from clymq.config import Config
+from clymq.controller.brokers import Brokers
+from clymq.controller.chains import Chains, View
+from clymq.controller.pacing import pause, within
+from clymq.controller.placement import key_of, place
+from clymq.controller.roster import Attendance, Roster
+from clymq.controller.sealing import Ended, Sealing
+from clymq.errors import (
+    ClymqError,
+    LeaderUnavailable,
+    NodeExists,
+    NodeMissing,
+    NotEnoughReplicas,
+    SessionLost,
+    UnknownPartition,
+    UnknownTopic,
+    VersionConflict,
+)
+from clymq.metadata.catalog import Catalog
+from clymq.metadata.nodes import NowBlock, Partition, Pending, Place, changed
+from clymq.metadata.reading import Versioned
+from clymq.protocol.hosting import (
+    AddFetchPartition,
+    AddRaftPartition,
+    CloseFetchPartition,
+    CloseRaftPartition,
+    PrepareAccept,
+)
+from clymq.protocol.verbs import Done, Request
+from clymq.types import Ack
+
+log = logging.getLogger("clymq.controller")
+
+Key = tuple[str, str]
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class Moves:
+    """Finishes what is pending."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        chains: Chains,
+        attendance: Attendance,
+        brokers: Brokers,
+        clock: Clock,
+        config: Config,
+        spawn: Spawn,
+    ) -> None:
+        self._catalog = catalog
+        self._chains = chains
+        self._attendance = attendance
+        self._brokers = brokers
+        self._clock = clock
+        self._config = config
+        self._spawn = spawn
+        self._sealing = Sealing(brokers, clock, config)
+        self._running: dict[Key, asyncio.Task[None]] = {}
+
+    def begin(self, key: Key) -> asyncio.Task[None]:
+        """See to it that the pending move of a partition is being finished; it ends when nothing is pending."""
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = self._spawn(self._finish(key))
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return task
+
+    async def stop(self, topic: str) -> None:
+        """Let no move of a topic go on, BEFORE its nodes go.
+
+        Versions count from 0 in a topic that is made anew: a move of the old one that woke up late could meet just the
+        versions that it had read.
+        """
+        tasks = [task for key, task in self._running.items() if key[0] == topic]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def finish(self, key: Key) -> None:
+        """Wait until a partition has no pending move, for a bounded time."""
+        await within(self._clock, self._config.move_wait_ms_max, self.begin(key), f"the move of {'/'.join(key)}")
+
+    async def _finish(self, key: Key) -> None:
+        while True:
+            try:
+                if not await self._advance(key):
+                    return
+            except (UnknownTopic, UnknownPartition):
+                return
+            except (VersionConflict, NodeExists, NodeMissing):
+                log.info("%s/%s: somebody else was quicker; reading again", *key)
+                await pause(self._clock, 0)
+            except SessionLost:
+                raise
+            except ClymqError as error:
+                log.warning("%s/%s: the move waits: %s", *key, error)
+                await pause(self._clock, self._config.controller_tick_ms)
+
+    async def _advance(self, key: Key) -> bool:
+        """Do all steps of a move; return False if nothing is pending."""
+        await self._catalog.sync()
+        view = await self._chains.view(*key)
+        if view.partition.value.pending is None:
+            return False
+        roster = await self._attendance.roster()
+        partition, ready = await self._prepare(view, roster)
+        pending = partition.value.pending
+        assert pending is not None
+        chain = self._chains.of(*key)
+        ended = await self._sealing.seal(view, pending, roster, await chain.mirror()) if view.begun else None
+        now = _next_block(pending, roster, ready, ended)
+        # One transaction, conditional on the partition and the active block as they were read.
+        await chain.move(partition, view.active, now, ended.block if ended else None)
+        log.info("%s: block %d is active, epoch %d, from offset %d", view, now.block, now.epoch, now.start)
+        self._spawn(self._nudge(view, pending, now, roster))
+        return True
+
+    # Preparing.
+
+    async def _prepare(self, view: View, roster: Roster) -> tuple[Versioned[Partition], list[str]]:
+        """Have the new replicas make room, and return who has.
+
+        The seat of who cannot goes to somebody else. If there is nobody, those who can begin without him: a majority
+        where Raft needs one to elect a leader, at least the leader where it is appointed.
+        """
+        partition = view.partition
+        refused: set[str] = set()
+        ready: set[Place] = set()
+        while True:
+            pending = partition.value.pending
+            assert pending is not None
+            asked = [each for each in pending.replicas if each not in ready and each.broker not in refused]
+            answers = await asyncio.gather(*(self._make_room(view, pending, each, roster) for each in asked))
+            ready |= {each for each, done in zip(asked, answers, strict=True) if done}
+            refused |= {each.broker for each, done in zip(asked, answers, strict=True) if not done}
+            replicas = self._reseated(view, pending, roster, refused)
+            if replicas == pending.replicas:
+                break
+            partition = await self._chains.of(*view.key).intend(partition, changed(pending, replicas=replicas))
+            log.info("%s: block %d goes to %s instead", view, pending.block, [each.broker for each in replicas])
+        names = [each.broker for each in replicas if each in ready]
+        needed = len(replicas) // 2 + 1 if pending.mode == Ack.QUORUM else 1
+        if len(names) < needed:
+            wanted = [each.broker for each in replicas]
+            raise LeaderUnavailable(f"{view}: {names} of {wanted} are ready for block {pending.block}, not {needed}")
+        return partition, names
+
+    async def _make_room(self, view: View, pending: Pending, place: Place, roster: Roster) -> bool:
+        if not roster.online(place.broker):
+            return False
+        topic, partition = view.key
+        request = PrepareAccept(
+            topic=topic,
+            topic_id=view.topic.id,
+            partition=partition,
+            uid=view.partition.value.uid,
+            block=pending.block,
+            epoch=pending.epoch,
+            mode=pending.mode,
+            disk_id=place.disk_id,
+        )
+        try:
+            await self._brokers.ask(place.broker, request)
+        except ClymqError as error:
+            log.warning("%s: %s makes no room for block %d: %s", view, place.broker, pending.block, error)
+            return False
+        return True
+
+    def _reseated(self, view: View, pending: Pending, roster: Roster, refused: set[str]) -> tuple[Place, ...]:
+        """Return the replicas with the seats of those that refused given to others, as far as there are any."""
+        if not any(each.broker in refused for each in pending.replicas):
+            return pending.replicas
+        staying = [each.broker for each in pending.replicas if each.broker not in refused]
+        seats = roster.seats()
+        # Who is ready stays, draining or not: it is about to be asked to move anyway, and the move must end.
+        seats |= {name: seats[name]._replace(draining=False) for name in staying if name in seats}
+        try:
+            names = place(
+                seats,
+                key_of(*view.key),
+                len(pending.replicas),
+                first=staying,
+                keep=[each.broker for each in pending.replicas],
+                avoid=refused,
+            )
+        except NotEnoughReplicas:
+            return pending.replicas
+        before = {each.broker: each for each in pending.replicas}
+        names.sort(key=lambda name: list(before).index(name) if name in before else len(before))
+        # A seat that is kept takes the disk that its broker has now: it may have refused because of the old one.
+        return tuple(roster.place(name) if name in refused or name not in before else before[name] for name in names)
+
+    # Nudges.
+
+    async def _nudge(self, view: View, pending: Pending, now: NowBlock, roster: Roster) -> None:
+        """Tell brokers that something has changed for them; nobody waits for it, and nothing depends on it."""
+        topic, partition = view.key
+        uid, raft = view.partition.value.uid, pending.mode == Ack.QUORUM
+        replicas = tuple(roster.replica_place(each) for each in pending.replicas)
+        add: Request[Done] = (
+            AddRaftPartition(topic, view.topic.id, partition, uid, now.block, now.epoch, replicas, now.leader)
+            if raft
+            else AddFetchPartition(
+                topic, view.topic.id, partition, uid, now.block, now.epoch, now.mode, replicas,
+                now.leader, roster.address(now.leader), now.leader_incarnation,
+            )
+        )  # fmt: skip
+        was_raft = view.now.mode == Ack.QUORUM
+        close: Request[Done] = (CloseRaftPartition if was_raft else CloseFetchPartition)(
+            topic, partition, uid, view.now.block, now.epoch
+        )
+        told = {each.broker: add for each in pending.replicas}
+        told |= {name: close for name in view.members if name not in told}
+        await asyncio.gather(*(nudge(self._brokers, name, each) for name, each in told.items() if roster.online(name)))
+
+
+async def nudge(brokers: Brokers, name: str, request: Request[Done]) -> None:
+    """Tell a broker something that it will find out anyway."""
+    try:
+        await brokers.ask(name, request)
+    except ClymqError as error:
+        log.info("%s was not nudged: %s", name, error)
+
+
+def _next_block(pending: Pending, roster: Roster, ready: list[str], ended: Ended | None) -> NowBlock:
+    """Return the next active block, led by the first who is ready.
+
+    After a fence the replica that had come furthest leads, if it is among them.
+    """
+    raft = pending.mode == Ack.QUORUM
+    leader = ended.broker if ended is not None and ended.fenced and ended.broker in ready else ready[0]
+    return NowBlock(
+        block=pending.block,
+        start=0 if ended is None else ended.block.end,
+        mode=pending.mode,
+        leader=leader,
+        # A fetch leader leads for one life and one session. Raft elects, whoever is named here.
+        leader_incarnation=roster.incarnation(leader),
+        leader_session="" if raft else roster.session(leader),
+        term=0,
+        epoch=pending.epoch,
+    )

@@ -1,0 +1,216 @@
+"""How the active block of a move is ended: at its leader, or without it.
+
+Raft: the leader seals; whoever it is by now, only the one that leads can. Without a majority there is none, and the
+move waits.
+Fetch, leader there: it seals alone. It is there if it is online in the life and the session in which it was made
+leader; one that says itself that it does not lead any more is not.
+Fetch, leader gone: a fence. Every replica that can be reached writes the new epoch down BEFORE it tells how far it has
+come, and takes nothing more but what mending brings. With `dupnum - majority + 1` of them every majority has met the
+fence, so all that a reader ever saw is at or below the highest end among them. That one seals. When a majority holds
+the SEAL, or after `seal_wait_ms_max`, the move goes on.
+Forced: an operator names the replica to trust, and what may be lost is written down with the block.
+
+Every step may be repeated and may be interrupted: a replica that has sealed answers the same again, and which SEAL
+counts is decided by the transaction of the move alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from clymq.clock import Clock
+from clymq.config import Config
+from clymq.controller.brokers import Brokers
+from clymq.controller.chains import View
+from clymq.controller.pacing import pause
+from clymq.controller.roster import Roster
+from clymq.errors import ClymqError, LeaderUnavailable, RemoteProtocolError, TransportError
+from clymq.metadata.nodes import Mirror, Pending, SealedBlock
+from clymq.protocol.hosting import BlockClosed, CloseAccept
+from clymq.types import Ack
+
+log = logging.getLogger("clymq.controller")
+
+POLL_MS = 50.0
+
+
+class Ended(NamedTuple):
+    """A block that has ended, and the broker whose SEAL it is; `fenced`: without its leader."""
+
+    block: SealedBlock
+    broker: str
+    fenced: bool = False
+
+
+class Sealing:
+    """Ends active blocks."""
+
+    def __init__(self, brokers: Brokers, clock: Clock, config: Config) -> None:
+        self._brokers = brokers
+        self._clock = clock
+        self._config = config
+
+    async def seal(self, view: View, pending: Pending, roster: Roster, told: Mirror) -> Ended:
+        """End the active block, under the epoch of the move."""
+        if pending.trust:
+            return await self._seal_by_force(view, pending, told)
+        if view.now.mode == Ack.QUORUM:
+            return await self._seal_raft(view, pending)
+        if self._leads(view, roster):
+            ended = await self._seal_at_leader(view, pending)
+            if ended is not None:
+                return ended
+        return await self._seal_fenced(view, pending, roster)
+
+    # Raft.
+
+    async def _seal_raft(self, view: View, pending: Pending) -> Ended:
+        """Ask who is recorded as leader, then everybody: the record may be behind."""
+        leader, request = view.now.leader, _request(view, pending)
+        try:
+            return _ended(view, leader, await self._brokers.ask(leader, request))
+        except ClymqError as error:
+            log.info("%s: block %d is not sealed by %s: %s", view, view.now.block, leader, error)
+        others = [name for name in view.members if name != leader]
+        answers = await self._ask_all(others, request)
+        for name, closed in answers.items():
+            if closed.sealed:
+                return _ended(view, name, closed)
+        raise LeaderUnavailable(f"{view}: no leader of block {view.now.block} seals it")
+
+    # Fetch.
+
+    def _leads(self, view: View, roster: Roster) -> bool:
+        """Say whether the fetch leader still is who it was when it was made leader."""
+        now = view.now
+        down = any(replica.down for replica in view.active.replicas if replica.broker == now.leader)
+        return not down and leader_is_there(view, roster)
+
+    async def _seal_at_leader(self, view: View, pending: Pending) -> Ended | None:
+        """Seal where the leader is; None if it says that it does not lead any more.
+
+        One that does not answer may still be acknowledging: it is waited for until its session has ended.
+        """
+        leader = view.now.leader
+        try:
+            return _ended(view, leader, await self._brokers.ask(leader, _request(view, pending)))
+        except TransportError:
+            raise
+        except ClymqError as error:
+            if error.retriable and not error.refresh:
+                raise
+            log.warning("%s: %s no longer leads block %d: %s", view, leader, view.now.block, error)
+            return None
+
+    async def _seal_fenced(self, view: View, pending: Pending, roster: Roster) -> Ended:
+        fenced = await self._ask_all(view.members, _request(view, pending, fence=True))
+        replicas = len(view.active.replicas)
+        majority = replicas // 2 + 1
+        needed = 1 if view.topic.settings.get("fetch_unclean") == "true" else replicas - majority + 1
+        if len(fenced) < max(needed, 1):
+            raise LeaderUnavailable(
+                f"{view}: {len(fenced)} of {replicas} replicas of block {view.now.block} are fenced, not {needed}"
+            )
+        furthest = max(fenced, key=lambda name: (fenced[name].end, fenced[name].sealed, fenced[name].last_index))
+        closed = fenced[furthest]
+        if not closed.sealed:
+            closed = await self._brokers.ask(furthest, _request(view, pending, fence=True, seal=True))
+        ended = _ended(view, furthest, closed)._replace(fenced=True)
+        await self._wait_for_majority(view, pending, ended, majority, roster.address(furthest))
+        return ended
+
+    async def _wait_for_majority(
+        self, view: View, pending: Pending, ended: Ended, majority: int, source_address: str
+    ) -> None:
+        """Have the others mend from the SEAL until enough of them hold it, or the time is over."""
+        deadline_ms = self._clock.monotonic_ms() + self._config.seal_wait_ms_max
+        request = _request(view, pending, fence=True, source=ended.broker, source_address=source_address)
+        holding, mark = {ended.broker}, (ended.block.seal_index, ended.block.seal_crc)
+        while len(holding) < majority and self._clock.monotonic_ms() < deadline_ms:
+            answers = await self._ask_all([name for name in view.members if name not in holding], request)
+            holding |= {
+                name
+                for name, closed in answers.items()
+                if closed.sealed and (closed.seal_index, closed.seal_crc) == mark
+            }
+            if len(holding) < majority:
+                await pause(self._clock, POLL_MS)
+        if len(holding) < majority:
+            log.warning("%s: the SEAL of block %d is held by %s only", view, view.now.block, ", ".join(sorted(holding)))
+
+    # By force.
+
+    async def _seal_by_force(self, view: View, pending: Pending, told: Mirror) -> Ended:
+        others = [name for name in view.members if name != pending.trust]
+        await self._ask_all(others, _request(view, pending, fence=True))
+        closed = await self._brokers.ask(pending.trust, _request(view, pending, fence=True, seal=True))
+        lost = max(0, told.ends.get(view.now.block, 0) - closed.end)
+        log.warning("%s: block %d ends at %d by force, at what %s holds; up to %d messages that were there are lost",
+                    view, view.now.block, closed.end, pending.trust, lost)  # fmt: skip
+        return _ended(view, pending.trust, closed, lost_messages_max=lost, trusted=pending.trust)
+
+    async def _ask_all(self, names: list[str], request: CloseAccept) -> dict[str, BlockClosed]:
+        """Ask several at once; who does not answer is left out."""
+
+        async def ask(name: str) -> BlockClosed | None:
+            try:
+                return await self._brokers.ask(name, request)
+            except ClymqError as error:
+                log.info("%s/%s: %s does not close block %d: %s",
+                         request.topic, request.partition, name, request.block, error)  # fmt: skip
+                return None
+
+        answers = await asyncio.gather(*(ask(name) for name in names))
+        return {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}
+
+
+def leader_is_there(view: View, roster: Roster) -> bool:
+    """Say whether a fetch leader is online in the life and the session in which it was made leader."""
+    now = view.now
+    return (
+        roster.online(now.leader)
+        and roster.incarnation(now.leader) == now.leader_incarnation
+        and roster.session(now.leader) == now.leader_session
+    )
+
+
+def _request(
+    view: View, pending: Pending, *, fence: bool = False, seal: bool = False, source: str = "", source_address: str = ""
+) -> CloseAccept:
+    topic, partition = view.key
+    return CloseAccept(
+        topic=topic,
+        partition=partition,
+        uid=view.partition.value.uid,
+        block=view.now.block,
+        epoch=pending.epoch,
+        fence=fence,
+        seal=seal,
+        source=source,
+        source_address=source_address,
+    )
+
+
+def _ended(view: View, broker: str, closed: BlockClosed, *, lost_messages_max: int = 0, trusted: str = "") -> Ended:
+    """Return what the chain keeps of a block; an answer that does not fit the chain is never written into it."""
+    now = view.now
+    if not closed.sealed or closed.start != now.start or closed.end < closed.start:
+        raise RemoteProtocolError(
+            f"{broker} says that block {now.block} of {view}, which begins at {now.start}, is "
+            f"[{closed.start}, {closed.end}), {'sealed' if closed.sealed else 'not sealed'}"
+        )
+    block = SealedBlock(
+        block=now.block,
+        start=closed.start,
+        end=closed.end,
+        mode=now.mode,
+        seal_index=closed.seal_index,
+        seal_crc=closed.seal_crc,
+        bytes=closed.bytes,
+        last_append_time=closed.last_append_time,
+        lost_messages_max=lost_messages_max,
+        trusted=trusted,
+    )
+    return Ended(block, broker)

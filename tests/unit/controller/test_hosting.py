@@ -1,0 +1,206 @@
+"""What brokers ask and tell: rows 1, 3, 40, 44 and 80, and the truth that they host by."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from test_moves import at_block, roll
+
+from clymq.controller.ring import Ring
+from clymq.errors import ConfigError, LeaderUnavailable, UnknownPartition
+from clymq.protocol.controller import (
+    BecomeLeader,
+    BroGetConfig,
+    BroInfo,
+    CreatePart,
+    CreateTopic,
+    GetNewLeader,
+    Property,
+    ReplicaDown,
+    SetPartitionState,
+    Status,
+    UpdateDup,
+    UpdatePTPOffset,
+)
+from clymq.protocol.hosting import CloseRaftPartition
+from clymq.types import Ack
+from controller_world import World, run
+
+
+def info(name: str, **changed: object) -> BroInfo:
+    facts = {"address": f"{name}:2", "disk_id": f"disk-{name}", "incarnation": 1}
+    return BroInfo(name, **{**facts, **changed})  # type: ignore[arg-type]
+
+
+def test_rows_1_and_3_a_broker_that_says_who_it_is_is_on_the_ring_once() -> None:
+    async def test(world: World) -> None:
+        cluster = await world.ask(info("Broker0", properties=Property(power=2, cpu=0.5, disk_free_bytes=7)))
+        await world.ask(info("Broker1", rack="r1"))
+        once = await world.catalog.brokers()
+        for _ in range(3):
+            await world.ask(info("Broker1", rack="r1"))
+        brokers = await world.catalog.brokers()
+        assert brokers["Broker1"].value.rack == "r1"
+        assert brokers == once
+        ring = Ring({name: each.value.power for name, each in brokers.items()})
+        assert len(ring) == 40
+        status = {each.name: each for each in (await world.ask(Status())).brokers}
+        assert (status["Broker0"].cpu, status["Broker0"].disk_free_bytes, status["Broker0"].power) == (0.5, 7, 2)
+        with pytest.raises(ConfigError, match="belongs there"):
+            await world.ask(info("Broker0", cluster_id="another"))
+        await world.ask(info("Broker0", cluster_id=cluster.cluster_id))
+
+    run(test)
+
+
+def test_the_config_names_active_and_sealed_blocks_with_disks_and_addresses_and_nothing_else() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(dupnum=2)
+        outsider = next(name for name in world.brokers.brokers if name not in view.members)
+        world.brokers.append(view.partition.value.uid, 1, 10)
+        await world.ask(roll(view))
+        await world.until_true(lambda: at_block(world, 2), "it has rolled")
+        config = await world.ask(BroGetConfig(view.members[0], f"disk-{view.members[0]}"))
+        active, sealed = config.blocks
+        assert (active.block, active.start, active.epoch, active.mode, active.sealed) == (2, 10, 2, -1, False)
+        assert [(each.broker, each.disk_id, each.address) for each in active.replicas] == [
+            (name, f"disk-{name}", f"{name}:2") for name in view.members
+        ]
+        assert active.before is not None
+        assert (active.before.block, active.before.seal_crc) == (1, sealed.seal_crc)
+        assert (sealed.block, sealed.start, sealed.end, sealed.sealed, sealed.bytes) == (1, 0, 10, True, 1000)
+        assert config.addresses == {name: f"{name}:2" for name in world.brokers.brokers}
+        assert (await world.ask(BroGetConfig(outsider, f"disk-{outsider}"))).blocks == ()
+
+    run(test)
+
+
+def test_row_40_a_broker_that_is_no_longer_a_replica_is_told_to_close_the_block() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        await world.ask(SetPartitionState("t", "p", Ack.QUORUM, 1))
+        (stays,) = (await world.settled()).members
+        await world.until(lambda: len(world.brokers.asked(CloseRaftPartition)) == 2, "both were told")
+        closed = world.brokers.asked(CloseRaftPartition)
+        assert {name for name, _ in closed} == set(view.members) - {stays}
+        assert {request.block for _, request in closed} == {1}
+
+    run(test)
+
+
+def test_only_the_active_block_and_a_higher_term_change_who_leads() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        uid = view.partition.value.uid
+        first, second, _ = view.members
+
+        async def report(block: int, broker: str, term: int) -> str:
+            await world.ask(BecomeLeader("t", "p", uid, block, broker, term, 1))
+            return (await world.ask(GetNewLeader("t", "p", uid))).broker
+
+        assert await report(1, second, 5) == second
+        assert await report(1, first, 5) == second
+        assert await report(1, first, 4) == second
+        assert await report(2, first, 9) == second
+        assert await report(1, first, 6) == first
+        with pytest.raises(UnknownPartition):
+            await world.ask(BecomeLeader("t", "p", "0" * 32, 1, second, 9))
+        with pytest.raises(UnknownPartition):
+            await world.ask(GetNewLeader("t", "p", "0" * 32))
+
+    run(test)
+
+
+def test_a_partition_without_a_block_has_no_leader_to_tell() -> None:
+    async def test(world: World) -> None:
+        await world.ask(CreateTopic("t"))
+        made = await world.ask(CreatePart("t", "p"))
+        with pytest.raises(LeaderUnavailable):
+            await world.ask(GetNewLeader("t", "p", made.uid))
+
+    run(test)
+
+
+def test_row_44_the_end_of_a_block_never_falls_and_that_of_a_replica_is_as_told() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        uid, chain = view.partition.value.uid, world.catalog.chain("t", "p")
+        for end in (10, 20, 15):
+            await world.ask(UpdateDup("t", "p", uid, 1, "Broker0", end))
+        assert (await chain.mirror()).ends == {1: 20}
+        assert await chain.replica_end(1, "Broker0") == 15
+        await world.ask(UpdatePTPOffset("t", "p", uid, "g", 12))
+        await world.ask(UpdatePTPOffset("t", "p", uid, "g", 8))
+        await world.ask(UpdateDup("t", "p", uid, 1, "Broker0", 15, lost_messages=3))
+        status = await world.ask(Status())
+        group = status.groups[0]
+        assert (group.group, group.cursor, group.end, group.lag) == ("g", 12, 20, 8)
+        assert (status.partitions[0].end, status.partitions[0].lost_messages) == (20, 3)
+
+    run(test)
+
+
+def down(view: object, block: int, name: str, disk_id: str = "") -> ReplicaDown:
+    uid = view.partition.value.uid  # type: ignore[attr-defined]
+    return ReplicaDown("t", "p", uid, block, name, disk_id or f"disk-{name}", "its disk was wiped")
+
+
+def test_row_80_a_lost_replica_moves_the_active_block_to_somebody_else() -> None:
+    async def test(world: World) -> None:
+        await world.add_broker("Broker3")
+        view = await world.make()
+        lost = view.members[1]
+        world.brokers.append(view.partition.value.uid, 1, 10)
+        await world.ask(down(view, 1, lost))
+        await world.until_true(lambda: at_block(world, 2), "the block has moved")
+        after = await world.settled()
+        assert lost not in after.members
+        assert after.now.start == 10
+
+    run(test)
+
+
+def test_row_80_without_anybody_else_the_block_stays_until_the_broker_has_another_disk() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        lost = view.members[1]
+        world.brokers.append(view.partition.value.uid, 1, 10)
+        await world.ask(down(view, 1, lost))
+        await world.sleep(1000)
+        assert (await world.view()).now.block == 1
+        await world.kill_broker(lost)
+        await world.add_broker(lost, disk_id="another", incarnation=2)
+        await world.until_true(lambda: at_block(world, 2), "the block has moved")
+        after = await world.settled()
+        assert {each.broker: each.disk_id for each in after.active.replicas}[lost] == "another"
+        # The sealed one gets a copy on the new disk, registered when it is whole.
+        await world.until_true(lambda: copied(world, lost, "another"), "the sealed block is copied")
+
+    run(test)
+
+
+async def copied(world: World, broker: str, disk_id: str) -> bool:
+    (sealed,) = (await world.view()).sealed
+    return (broker, disk_id) in [(each.broker, each.disk_id) for each in sealed.replicas] and not sealed.block.copies
+
+
+def test_a_report_about_a_disk_that_the_replica_is_not_on_changes_nothing() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        await world.ask(down(view, 1, "Broker0", "some other disk"))
+        await world.ask(down(view, 7, "Broker0"))
+        assert not any(each.down for each in (await world.view()).active.replicas)
+
+    run(test)
+
+
+def test_a_thousand_reports_at_once_are_all_heard() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        uid = view.partition.value.uid
+        reports = [UpdateDup("t", "p", uid, 1, f"Broker{number % 3}", number) for number in range(60)]
+        await asyncio.gather(*(world.ask(each) for each in reports))
+        assert (await world.catalog.chain("t", "p").mirror()).ends == {1: 59}
+
+    run(test)
