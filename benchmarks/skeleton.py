@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from crc32c import crc32c
 
@@ -26,12 +27,13 @@ _BUFFER_BYTES = 8 << 20
 _ROOM_BYTES = 1 << 20
 
 Frames = list[tuple[int, memoryview]]
+Take = Callable[["Receiver", Frames], None]
 
 
 class Receiver(asyncio.BufferedProtocol):
     """Cuts what arrives into frames and hands over all that are whole, at once."""
 
-    def __init__(self, take: Callable[[Receiver, Frames], None]) -> None:
+    def __init__(self, take: Take) -> None:
         self._take = take
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -43,7 +45,7 @@ class Receiver(asyncio.BufferedProtocol):
         self.transport = transport
         at_once(transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 the size is ours to choose
         """Return where the next bytes go."""
         if _BUFFER_BYTES - self._end < _ROOM_BYTES:
             rest = bytes(self._view[self._start : self._end])
@@ -149,27 +151,35 @@ def at_once(transport: asyncio.BaseTransport) -> None:
         transport.set_write_buffer_limits(64 << 20)
 
 
+async def lead(path: str, followers: Sequence[str]) -> Take:
+    """Connect to the followers; return what takes a client's frames."""
+    transports: list[asyncio.WriteTransport] = []
+    leader = Leader(path, transports)
+    for number, address in enumerate(followers, start=1):
+        host, _, port = address.rpartition(":")
+        numbers = Numbers(partial(leader.reached, number))
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda numbers=numbers: numbers, host, int(port))  # type: ignore[misc]
+        transports.append(transport)
+    return leader.take
+
+
+def follow(path: str) -> Take:
+    """Return what takes a leader's frames."""
+    upstream: list[Receiver] = []
+    disk = Disk(path, lambda count: upstream[-1].transport.write(ANSWER.pack(count)))
+
+    def take(connection: Receiver, frames: Frames) -> None:
+        upstream[:] = [connection]
+        disk.write(frames)
+
+    return take
+
+
 async def serve(path: str, followers: Sequence[str]) -> None:
     """Be a leader if followers are named, else a follower."""
-    loop = asyncio.get_running_loop()
-    if followers:
-        transports: list[asyncio.WriteTransport] = []
-        leader = Leader(path, transports)
-        for number, address in enumerate(followers):
-            host, _, port = address.rpartition(":")
-            take = lambda count, number=number: leader.reached(number + 1, count)  # noqa: E731
-            transport, _ = await loop.create_connection(lambda take=take: Numbers(take), host, int(port))  # type: ignore[misc]
-            transports.append(transport)
-        receive = leader.take
-    else:
-        upstream: list[Receiver] = []
-        disk = Disk(path, lambda count: upstream[-1].transport.write(ANSWER.pack(count)))
-
-        def receive(connection: Receiver, frames: Frames) -> None:
-            upstream[:] = [connection]
-            disk.write(frames)
-
-    server = await loop.create_server(lambda: Receiver(receive), "127.0.0.1", 0)
+    take = await lead(path, followers) if followers else follow(path)
+    server = await asyncio.get_running_loop().create_server(lambda: Receiver(take), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     sys.stdout.write(f"ready skeleton {host}:{port}\n")
     sys.stdout.flush()
