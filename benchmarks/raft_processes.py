@@ -65,6 +65,12 @@ class Run:
         self.sent = [0.0] * count
         self.taken: list[float] = []
         self.over = asyncio.Event()
+        self.problem: ClymqError | None = None
+
+    def failed(self, problem: ClymqError) -> None:
+        """A batch was refused: the run says nothing about speed."""
+        self.problem = problem
+        self.over.set()
 
     def answered(self, number: int) -> None:
         """An answer has come."""
@@ -118,15 +124,18 @@ class Ours:
         for _ in range(in_flight):
             send()
         await work.over.wait()
+        if work.problem is not None:
+            raise work.problem
         return work
 
 
 def _answer(work: Run, number: int, send: Callable[[], None]) -> Callable[[object], None]:
     def done(outcome: object) -> None:
         if isinstance(outcome, ClymqError):
-            raise outcome
-        work.answered(number)
-        send()
+            work.failed(outcome)
+        else:
+            work.answered(number)
+            send()
 
     return done
 
