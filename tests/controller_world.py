@@ -42,6 +42,7 @@ CONFIG = Config(
     leader_wait_ms_max=500,
     seal_wait_ms_max=300,
     replace_after_ms=3000,
+    retention_ms=-1,
     retention_check_ms=500,
     balance_ms=1000,
     config_ms=200,
@@ -56,7 +57,8 @@ class World:
         self.config = config
         self.engine = Engine(StoreFile(None), clock)
         self.brokers = FakeBrokers()
-        self.brokers.on_nudge = lambda name: self._spawn(self.configure(name))
+        self.brokers.on_nudge = self._nudged
+        self._nudges: set[str] = set()
         self.controllers: dict[str, Controller] = {}
         self.stores: dict[str, LocalStore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -149,6 +151,17 @@ class World:
                     )
         except ClymqError:
             return
+
+    def _nudged(self, name: str) -> None:
+        """Ask again soon: several nudges are one question."""
+        if name not in self._nudges:
+            self._nudges.add(name)
+            self._spawn(self._configure_soon(name))
+
+    async def _configure_soon(self, name: str) -> None:
+        await self.sleep(TICK_MS)
+        self._nudges.discard(name)
+        await self.configure(name)
 
     async def _keep_configured(self, name: str, incarnation: int) -> None:
         broker = self.brokers[name]

@@ -26,7 +26,7 @@ from clymq.errors import (
 )
 from clymq.protocol import broker as asked_of_brokers
 from clymq.protocol import controller as asked
-from clymq.protocol.broker import CommittedOffset, ProducerReady, Pulled, Pushed, StoredBatch
+from clymq.protocol.broker import OFFSET_UNKNOWN, CommittedOffset, ProducerReady, Pulled, Pushed, StoredBatch
 from clymq.protocol.hosting import ReplicaPlace
 from clymq.protocol.verbs import Done
 from clymq.record import Batch, Kind, producer_id
@@ -216,7 +216,8 @@ class FakePartition:
         if duplicate is None:
             stored = self._append(call.payload)
             self.machine.submitted(stored.index, stored)
-            pushed = Pushed(stored.base_offset, stored.append_time, False)
+            offset = stored.base_offset if call.request.ack != Ack.NONE else OFFSET_UNKNOWN
+            pushed = Pushed(offset, stored.append_time, False)
             index = stored.index
         else:
             pushed, index = Pushed(duplicate.base_offset, 0, True), duplicate.index

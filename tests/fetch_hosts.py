@@ -123,16 +123,25 @@ class Broker:
 class Hosts:
     """Brokers on one clock; messages take a millisecond, unless the way is cut. `a` leads."""
 
-    def __init__(self, size: int = 3, *, config: Config = CONFIG, seed: int = 1) -> None:
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        config: Config = CONFIG,
+        seed: int = 1,
+        cut: bool = False,
+        genesis: Genesis = Genesis(uid=b"u" * 16),  # noqa: B008
+    ) -> None:
+        """`cut`: nobody ever reached anybody."""
         self.size = size
         self.config = config
         self.clock = ManualClock()
         self.chance = random.Random(seed)
-        self.cut: set[frozenset[str]] = set()
+        self.cut = {frozenset((one, other)) for one in NAMES for other in NAMES if cut and one != other}
         self.disks = {name: MemoryFiles(clock=self.clock) for name in NAMES[:size]}
         incarnations = {name: self.chance.getrandbits(62) for name in NAMES[:size]}
         self.group = FetchGroup("t", "p", "u" * 32, 1, EPOCH, NAMES[:size], "a", incarnations["a"])
-        self.genesis = Genesis(uid=b"u" * 16)
+        self.genesis = genesis
         self.brokers: dict[str, Broker] = {}
         for name in NAMES[:size]:
             self.start(name, incarnation=incarnations[name])

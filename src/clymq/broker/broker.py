@@ -12,9 +12,11 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from clymq.broker.active_block import ActiveBlock
 from clymq.broker.hosting import HostedPartition, Hosting, Reports
 from clymq.broker.neighbours import ActiveController
 from clymq.broker.raft_block import RaftBlock
+from clymq.broker.sealed_block import SealedBlock
 from clymq.clock import Clock
 from clymq.config import Config
 from clymq.errors import BlockSealed, ClymqError, InvalidRequest, NotHosted, StaleEpoch
@@ -25,6 +27,7 @@ from clymq.protocol.controller import (
     ControllerFound,
     FindController,
     ReplicaDown,
+    RollBlock,
     UpdateDup,
 )
 from clymq.protocol.hosting import (
@@ -79,6 +82,8 @@ class Broker(Reports):
         self._configured = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: dict[tuple[str, int], int] = {}
+        self.lost_messages: dict[str, int] = {}
+        """By uid: what was acknowledged here and is in no block, since this process began."""
 
     def handlers(self) -> Mapping[type, Callable[[Call], None]]:
         """Return what handles each verb."""
@@ -135,25 +140,24 @@ class Broker(Reports):
             self._pull_by_position(partition, call)
             return
         block = partition.holding(request.offset)
-        if isinstance(block, RaftBlock):
+        if not isinstance(block, SealedBlock):
             block.pull(call)
             return
         data = block.read(request.offset, request.bytes_max)
         call.reply(Pulled(high_watermark=block.end, log_start=block.start, block=block.number), [data])
 
     def _pull_by_position(self, partition: HostedPartition, call: Call) -> None:
-        """Give bytes of a block that has ended to a replica that mends, or begins the next one."""
+        """Give bytes of a block to another replica of it, or to one that begins the next block."""
         request: Pull = call.request
         sealed, active = partition.sealed.get(request.block), partition.active
         if sealed is not None:
             data = sealed.read_at(request.position, request.bytes_max)
-        elif active is not None and active.number == request.block and active.partition.machine.sealed:
-            block = active.driver.replica.block
-            position = block.position_of(block.last_index) if request.position < 0 else request.position
-            data = block.read_at(position, request.bytes_max, block.end_position)
+            reply = Pulled(high_watermark=sealed.end, log_start=sealed.start, block=sealed.number)
+            call.reply(reply, [data])
+        elif active is not None and active.number == request.block:
+            active.pull_by_position(call)
         else:
-            raise NotHosted(f"block {request.block} of {partition.topic}/{partition.name} has not ended here")
-        call.reply(Pulled(high_watermark=0, log_start=0, block=request.block, position=request.position), [data])
+            raise NotHosted(f"block {request.block} of {partition.topic}/{partition.name} is not here")
 
     def _commit_offset(self, call: Call) -> None:
         request: CommitOffset = call.request
@@ -165,15 +169,15 @@ class Broker(Reports):
             else:
                 call.reply(Done())
 
-        self._active(partition).partition.write(Commit(group=request.group, offset=request.offset), answer)
+        self._active(partition).write(Commit(group=request.group, offset=request.offset), answer)
 
     def _fetch_offset(self, call: Call) -> None:
         request: FetchOffset = call.request
-        owner = self._active(self.hosting.partition(request.topic, request.partition, request.uid)).partition
+        owner = self._active(self.hosting.partition(request.topic, request.partition, request.uid))
         owner.check_reading()
         call.reply(CommittedOffset(owner.machine.position(request.group)))
 
-    def _active(self, partition: HostedPartition) -> RaftBlock:
+    def _active(self, partition: HostedPartition) -> ActiveBlock:
         if partition.active is None:
             last = max(partition.sealed, default=0)
             raise BlockSealed(f"block {last} of {partition.topic}/{partition.name} is sealed", hint="ask who leads now")
@@ -207,7 +211,7 @@ class Broker(Reports):
             else:
                 call.reply(outcome)
 
-        active.seal(answer)
+        active.close_accept(request, answer)
 
     def _prepare_state(self, call: Call) -> None:
         request: PrepareState = call.request
@@ -219,7 +223,7 @@ class Broker(Reports):
                 block=active.number,
                 epoch=partition.epoch,
                 end=active.end,
-                leader=active.driver.leader or "",
+                leader=active.leader or "",
             )
         )
 
@@ -231,7 +235,7 @@ class Broker(Reports):
             partition.holding(request.offset)
             call.reply(SendPrepared(request.offset))
             return
-        owner = self._active(partition).partition
+        owner = self._active(partition)
         owner.check_reading()
         cursor = owner.machine.cursor(request.group)
         if cursor is not None:
@@ -276,17 +280,23 @@ class Broker(Reports):
     def elected(self, partition: HostedPartition, block: int, term: int) -> None:
         """This broker leads a block: the tree is told, until it is another's turn."""
         active = partition.active
+        assert isinstance(active, RaftBlock)
         report = BecomeLeader(partition.topic, partition.name, partition.uid, block, self.name, term, self._incarnation)
-        self._spawn(
-            self._tell(
-                report, lambda: active is not None and active.driver.node.term == term and partition.active is active
-            )
-        )
+        self._spawn(self._tell(report, lambda: active.driver.node.term == term and partition.active is active))
 
     def replica_down(self, partition: HostedPartition, block: int, reason: str) -> None:
         """A replica here is lost."""
         report = ReplicaDown(partition.topic, partition.name, partition.uid, block, self.name, self._disk_id, reason)
         self._spawn(self._tell(report, lambda: partition.active is None or partition.active.number == block))
+
+    def needs_move(self, partition: HostedPartition, block: int, reason: str) -> None:
+        """A partition needs its next block."""
+        report = RollBlock(partition.topic, partition.name, partition.uid, block, partition.epoch, self.name, reason)
+        self._spawn(self._tell(report, lambda: partition.active is not None and partition.active.number == block))
+
+    def lost(self, partition: HostedPartition, messages: int) -> None:
+        """Acknowledged messages are not in a sealed block; they are kept aside."""
+        self.lost_messages[partition.uid] = self.lost_messages.get(partition.uid, 0) + messages
 
     async def _tell(self, report: Any, still_true: Callable[[], bool]) -> None:
         while still_true():
@@ -305,7 +315,7 @@ class Broker(Reports):
             await self._pause(self._config.mirror_ms)
             for partition in self.hosting.partitions:
                 active = partition.active
-                if active is None or active.driver.leader != self.name:
+                if active is None or active.leader != self.name:
                     continue
                 key = (partition.uid, active.number)
                 if self._told.get(key) == active.end:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
+from clymq.broker.active_block import ActiveBlock
+from clymq.broker.fetch_block import FetchBlock
 from clymq.broker.neighbours import Neighbours
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
@@ -25,6 +27,9 @@ from clymq.record.batch import Batch
 from clymq.record.layout import FORMAT_BYTES_MAX, Buffer
 from clymq.replication.consensus_links import ConsensusLinks
 from clymq.replication.entries import Genesis, Seal, decode
+from clymq.replication.fetch_host import FetchHost
+from clymq.replication.fetch_replica import FetchReplica
+from clymq.replication.fetch_surroundings import FetchGroup
 from clymq.replication.hosted import Hosted
 from clymq.replication.machine import PartitionMachine
 from clymq.replication.mend import Source
@@ -33,8 +38,11 @@ from clymq.replication.raft_partition import RaftPartition
 from clymq.replication.replica import Replica
 from clymq.storage.files import Files
 from clymq.storage.folder import DataFolder
+from clymq.types import Ack
 
 log = logging.getLogger("clymq.broker")
+
+R = TypeVar("R", bound=Replica)
 
 RETRY_MS = 200.0
 SOURCE_MS_MAX = 10_000.0
@@ -49,10 +57,10 @@ class HostedPartition:
         self.uid = place.uid
         self.path = path
         self.epoch = place.epoch
-        self.active: RaftBlock | None = None
+        self.active: ActiveBlock | None = None
         self.sealed: dict[int, SealedBlock] = {}
 
-    def holding(self, offset: int) -> SealedBlock | RaftBlock:
+    def holding(self, offset: int) -> SealedBlock | ActiveBlock:
         """Return the block that an offset is in; the active one for all that lies behind the sealed ones."""
         for block in self.sealed.values():
             if block.start <= offset < block.end:
@@ -71,6 +79,12 @@ class Reports:
     def replica_down(self, partition: HostedPartition, block: int, reason: str) -> None:
         """A replica here is lost."""
 
+    def needs_move(self, partition: HostedPartition, block: int, reason: str) -> None:
+        """The partition needs its next block."""
+
+    def lost(self, partition: HostedPartition, messages: int) -> None:
+        """Messages that were acknowledged here are not in the block that the chain has sealed."""
+
 
 class Hosting:
     """All partitions of this broker."""
@@ -85,6 +99,7 @@ class Hosting:
         clock: Clock,
         config: Config,
         raft: RaftHost,
+        fetch: FetchHost,
         links: ConsensusLinks,
         neighbours: Neighbours,
         reports: Reports,
@@ -96,6 +111,7 @@ class Hosting:
         self._clock = clock
         self._config = config
         self._raft = raft
+        self._fetch = fetch
         self._links = links
         self._neighbours = neighbours
         self._reports = reports
@@ -154,17 +170,42 @@ class Hosting:
             return
         if (place.uid, place.block) in self._lost:
             return
-        replica = Replica.open(
-            self._files,
-            f"{partition.path}/Block_{place.block}",
-            config=self._config,
-            handles=self._folder.handles,
-            space=self._folder.space,
-            hosted=self._hosted,
-            name=f"{place.uid}/{place.block}",
-            named_here=any((r.broker, r.disk_id) == (self._name, self._disk_id) for r in place.replicas),
-            start_offset=place.start,
+        if place.mode == Ack.QUORUM:
+            self._host_raft(partition, place)
+        else:
+            self._host_fetch(partition, place)
+
+    def _open_replica(self, kind: type[R], partition: HostedPartition, place: HostedBlock) -> R:
+        replica = kind(
+            self._files, f"{partition.path}/Block_{place.block}", self._config, self._folder.handles, self._folder.space
         )
+        named_here = any((r.broker, r.disk_id) == (self._name, self._disk_id) for r in place.replicas)
+        replica.begin(
+            self._hosted, f"{place.uid}/{place.block}", named_here=named_here, start_offset=place.start, verify=False
+        )
+        return replica
+
+    def _host_fetch(self, partition: HostedPartition, place: HostedBlock) -> None:
+        replica = self._open_replica(FetchReplica, partition, place)
+        machine = PartitionMachine()
+        block = FetchBlock(self._name, place, machine, self._clock, _News(self._reports, partition, place.block))
+        group = FetchGroup(
+            place.topic,
+            place.partition,
+            place.uid,
+            place.block,
+            place.epoch,
+            tuple(each.broker for each in place.replicas),
+            place.leader,
+            place.leader_incarnation,
+        )
+        partition.active = block
+        self._fetch.add(
+            group, replica, machine, block, lambda done: self._begin(partition, place, done), on_made=block.attach
+        )
+
+    def _host_raft(self, partition: HostedPartition, place: HostedBlock) -> None:
+        replica = self._open_replica(Replica, partition, place)
         machine = PartitionMachine()
         owner = RaftPartition(self._name, machine, self._clock, lambda done: self._begin(partition, place, done))
         owner.on_elected = lambda term: self._reports.elected(partition, place.block, term)
@@ -180,24 +221,32 @@ class Hosting:
         if place.block in partition.sealed:
             return
         if partition.active is not None and partition.active.number == place.block:
-            self._raft.remove(f"{place.uid}/{place.block}")
-            partition.active = None
+            self._stop(partition)
         block = SealedBlock(place, f"{partition.path}/Block_{place.block}", self._files, self._folder, self._config)
         self._hosted.add(f"{place.uid}/{place.block}")
         partition.sealed[place.block] = block
-        if not block.open():
+        whole, lost = block.open()
+        if lost:
+            self._reports.lost(partition, lost)
+        if not whole:
             self._spawn(self._mend(partition, block))
 
     def _release(self, partition: HostedPartition, named: set[tuple[str, int]]) -> None:
         """Let go of what the tree does not name any more; the folder is for retention to remove."""
         active = partition.active
         if active is not None and (partition.uid, active.number) not in named:
-            self._raft.remove(f"{partition.uid}/{active.number}")
-            partition.active = None
+            self._stop(partition)
         for number in [number for number in partition.sealed if (partition.uid, number) not in named]:
             partition.sealed.pop(number).close()
         if partition.active is None and not partition.sealed:
             del self._partitions[partition.uid]
+
+    def _stop(self, partition: HostedPartition) -> None:
+        active, partition.active = partition.active, None
+        if isinstance(active, RaftBlock):
+            self._raft.remove(active.driver.group)
+        elif isinstance(active, FetchBlock):
+            self._fetch.remove(active.driver.group.name)
 
     def _report_lost(self, partition: HostedPartition, block: int, error: ClymqError) -> None:
         log.error("%s/%s block %d: %s", partition.topic, partition.name, block, error)
@@ -283,6 +332,21 @@ class Hosting:
             for block in partition.sealed.values():
                 block.close()
         self._partitions.clear()
+
+
+class _News:
+    """What one fetch block has to tell the controller."""
+
+    def __init__(self, reports: Reports, partition: HostedPartition, block: int) -> None:
+        self._reports = reports
+        self._partition = partition
+        self._block = block
+
+    def needs_move(self, reason: str) -> None:
+        self._reports.needs_move(self._partition, self._block, reason)
+
+    def replica_down(self, error: ClymqError) -> None:
+        self._reports.replica_down(self._partition, self._block, str(error))
 
 
 class _LocalSource:

@@ -7,13 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from clymq.errors import ClymqError, ConnectFailed, LeaderUnavailable, NotController
+from clymq.protocol.broker import Pull
 from clymq.protocol.verbs import Reply, Request
+from clymq.replication.fetch_surroundings import PullDone, PulledBatches
 from clymq.rpc.client import Link
 from clymq.rpc.endpoint import Endpoint
 from clymq.rpc.peer import Answer
 from clymq.rpc.transport import Transport
 
 R = TypeVar("R", bound=Reply)
+
+PULL_MS_MAX = 5_000.0
+"""How much longer than its wait a pull may take."""
 
 
 class Neighbours:
@@ -51,6 +56,28 @@ class Neighbours:
         """Drop all links."""
         links, self._links = self._links, {}
         await asyncio.gather(*(link.close() for link in links.values()))
+
+
+class PullLinks:
+    """Pulls of fetch replicas over the neighbours' links."""
+
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, peer: str, pull: Pull, done: PullDone) -> None:
+        """Send a pull; `done` hears the answer, or why there is none."""
+        task = asyncio.create_task(self._ask(peer, pull, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, peer: str, pull: Pull, done: PullDone) -> None:
+        try:
+            answer = await self._neighbours.ask(peer, pull, timeout_ms=pull.wait_ms_max + PULL_MS_MAX)
+        except ClymqError as error:
+            done(error)
+        else:
+            done(PulledBatches(answer.reply, answer.payload))
 
 
 class ActiveController:

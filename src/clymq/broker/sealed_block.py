@@ -10,10 +10,12 @@ from clymq.config import Config
 from clymq.errors import NotReady, OffsetOutOfRange
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import BlockClosed, ReplicaPlace
+from clymq.replication.fetch_lost import Lost, give_up_tail
 from clymq.replication.mend import SealMark, Source, is_whole, mend
 from clymq.storage.block import Block
 from clymq.storage.files import Files
 from clymq.storage.folder import DataFolder
+from clymq.types import Ack
 
 
 class SealedBlock:
@@ -37,8 +39,11 @@ class SealedBlock:
         """The SEAL that it ends with."""
         return SealMark(self._place.seal_index, self._place.seal_crc)
 
-    def open(self) -> bool:
-        """Look at what is on the disk, made empty if there is nothing; return whether it is whole."""
+    def open(self) -> tuple[bool, int]:
+        """Look at what is on the disk, made empty if there is nothing; return whether it is whole, and what is lost.
+
+        Lost is what was acknowledged here, in fetch mode, and is not in the block: it is kept aside, and counted.
+        """
         if not Block.was_created(self._files, self._path):
             Block.create(
                 self._files, self._path, start_offset=self.start, config=self._config, handles=self._folder.handles
@@ -51,8 +56,9 @@ class SealedBlock:
             space=self._folder.space,
             start_offset=self.start,
         )
+        lost = give_up_tail(self._block, self.seal) if self._place.mode != Ack.QUORUM else Lost()
         self._settle(self._block)
-        return self.whole
+        return self.whole, lost.messages
 
     async def mend(self, sources: list[Source]) -> None:
         """Become whole from one of these."""

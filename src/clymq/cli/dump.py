@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from clymq.cli.printing import json_text, text_of
 from clymq.errors import CorruptBatch, CorruptBlock, InvalidRequest
 from clymq.record.batch import Batch, Record
 from clymq.record.layout import Kind
@@ -21,7 +20,6 @@ from clymq.storage.end import End
 from clymq.storage.files import RealFiles
 from clymq.storage.scan import Damage, Found, scan
 
-_CONTROLS = re.compile("[\\x7f-\\x9f]")
 COLUMNS = ("position", "bytes", "kind", "count", "base_offset", "term", "index", "codec", "cmdindex", "append_time")
 
 
@@ -156,7 +154,7 @@ def _before(batch: Batch) -> End:
 
 def _as_json(report: Report, lines: Iterator[dict[str, Any]]) -> None:
     for line in lines:
-        click.echo(_json(line))
+        click.echo(json_text(line))
     click.echo(json.dumps({"summary": report.summary()}))
 
 
@@ -172,7 +170,7 @@ def _as_text(report: Report, lines: Iterator[dict[str, Any]]) -> None:
         else:
             console.print(f"{row}  {line['problem']}", style="bold red", markup=False)
         for message in line.get("messages", ()):
-            click.echo(f"    {_json(message)}")
+            click.echo(f"    {json_text(message)}")
     total = report.summary()
     offsets = f", offsets [{total['start']}, {total['end']})" if total["batches"] else ""
     console.print(f"{total['batches']} batches, {total['messages']} messages{offsets}", style="bold", markup=False)
@@ -184,20 +182,7 @@ def _message(record: Record) -> dict[str, Any]:
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": None if record.key is None else _text(record.key),
-        "value": _text(record.value),
-        "headers": [[key, None if value is None else _text(value)] for key, value in record.headers],
+        "key": None if record.key is None else text_of(record.key),
+        "value": text_of(record.value),
+        "headers": [[key, None if value is None else text_of(value)] for key, value in record.headers],
     }
-
-
-def _text(data: bytes) -> str | dict[str, str]:
-    """Show bytes as text if they are any, else in base64."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-def _json(document: dict[str, Any]) -> str:
-    """Return JSON as people read it; characters that would command the terminal are escaped."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(document, ensure_ascii=False))

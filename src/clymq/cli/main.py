@@ -18,7 +18,13 @@ import click
 
 from clymq.cli.broker import broker
 from clymq.cli.call import call
+from clymq.cli.cluster import cluster
 from clymq.cli.dump import dump
+from clymq.cli.pull import pull
+from clymq.cli.push import push
+from clymq.cli.status import status
+from clymq.cli.topic import topic
+from clymq.cli.up import up
 from clymq.cli.zkserver import zkserver
 from clymq.cli.zookeeper import zookeeper
 from clymq.config import load
@@ -61,11 +67,8 @@ def cli(context: click.Context, file: str | None) -> None:
     _log_to_stderr(context.obj.log)
 
 
-cli.add_command(broker)
-cli.add_command(call)
-cli.add_command(dump)
-cli.add_command(zkserver)
-cli.add_command(zookeeper)
+for _command in (broker, call, cluster, dump, pull, push, status, topic, up, zkserver, zookeeper):
+    cli.add_command(_command)
 
 
 def main() -> NoReturn:

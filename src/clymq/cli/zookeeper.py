@@ -8,7 +8,6 @@ things out: an ensemble is run by the people who run ensembles. It listens on th
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -17,11 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from clymq.cli.children import dying_with_its_parent
 from clymq.errors import ConfigError, ConnectFailed
 
 HOST = "127.0.0.1"
@@ -31,7 +31,6 @@ READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
 # Without metrics-core the server does not start; without snappy-java it starts and no session can be made.
 JARS_NEEDED = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
-_PR_SET_PDEATHSIG = 1
 _INSTALL_JARS = "pip install 'clymq[spark]' (its jars are enough), or apt-get install zookeeper"
 _INSTALL_JAVA = f"apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
 
@@ -95,7 +94,7 @@ class ZookeeperServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_dying_with_its_parent(),  # noqa: PLW1509 it calls nothing but the kernel
+                preexec_fn=dying_with_its_parent(),  # noqa: PLW1509 it calls nothing but the kernel
             )
         self._wait_until_ready(stopped or threading.Event())
 
@@ -188,19 +187,3 @@ def _free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _dying_with_its_parent() -> Callable[[], None]:
-    """Return what a child calls before it becomes Java: the kernel kills it when the thread that started it ends.
-
-    Even SIGKILL, which no process can do anything about, leaves no server behind with the port and the data.
-    """
-    parent = os.getpid()
-    control = ctypes.CDLL(None, use_errno=True).prctl  # looked up here: between fork and exec nothing may take a lock
-
-    def ask_kernel() -> None:
-        control(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it was gone before the kernel was asked
-            os._exit(1)
-
-    return ask_kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clymq.client.cluster import Cluster
@@ -18,11 +18,14 @@ from clymq.protocol.controller import (
     DeleteTopic,
     DescribeTopic,
     DrainBroker,
+    ForceSeal,
     ListTopics,
+    MovePartition,
     PartitionStatus,
     SetPartitionState,
     Status,
     TopicDescription,
+    UndrainBroker,
 )
 from clymq.types import Ack, check_name
 
@@ -52,6 +55,8 @@ class TopicInfo:
     id: str
     settings: dict[str, Any]
     partitions: list[PartitionInfo]
+    created: bool = field(default=False, compare=False)
+    """Whether it was not there before the call that returned this."""
 
 
 class AsyncAdmin:
@@ -86,17 +91,17 @@ class AsyncAdmin:
         names = partition_names(partitions)
         state = Ack(ack)
         deadline = self._deadline()
-        await self._cluster.ask_controller(CreateTopic(name, dict(settings or {})), deadline)
+        made = await self._cluster.ask_controller(CreateTopic(name, dict(settings or {})), deadline)
         for partition in names:
             await self._cluster.ask_controller(CreatePart(name, partition), deadline)
             if state is not Ack.UNSET:
                 await self._set_state(name, partition, state, replicas, deadline)
-        return await self._describe(name, deadline)
+        return replace(await self._describe(name, deadline), created=made.created)
 
-    async def create_partition(self, topic: str, partition: str) -> None:
-        """Make a partition, in state -2: it takes nothing until its state is set."""
+    async def create_partition(self, topic: str, partition: str) -> bool:
+        """Make a partition, in state -2: it takes nothing until its state is set. Return whether it was not there."""
         check_name(partition, "partition")
-        await self._cluster.ask_controller(CreatePart(topic, partition), self._deadline())
+        return (await self._cluster.ask_controller(CreatePart(topic, partition), self._deadline())).created
 
     async def set_partition_state(
         self, topic: str, partition: str, *, ack: Ack | int, replicas: int | None = None
@@ -127,17 +132,30 @@ class AsyncAdmin:
         status: dict[str, Any] = _plain(await self._cluster.ask_controller(Status(), self._deadline()))
         return status
 
-    async def drain(self, broker: str) -> None:
-        """Move everything off a broker; return when nothing needs it any more."""
+    async def drain(self, broker: str) -> dict[str, int]:
+        """Move everything off a broker; return when nothing needs it any more, with how many blocks `moved`."""
         deadline = self._deadline()
         backoff = Backoff(self._cluster.config, self._cluster.chance)
         while True:
             progress = await self._cluster.ask_controller(DrainBroker(broker), deadline)
             if not progress.remaining:
-                return
+                return {"moved": progress.moved, "remaining": progress.remaining}
+            await pause(self._cluster.clock, min(backoff.next_ms(), deadline.remaining_ms))
             if deadline.is_over:
                 raise deadline.error(f"{progress.remaining} blocks still need {broker}")
-            await pause(self._cluster.clock, min(backoff.next_ms(), deadline.remaining_ms))
+
+    async def undrain(self, broker: str) -> None:
+        """Let a broker take blocks again."""
+        await self._cluster.ask_controller(UndrainBroker(broker), self._deadline())
+
+    async def move_partition(self, topic: str, partition: str, brokers: Sequence[str]) -> None:
+        """Move a partition's active block to these brokers, the leader first."""
+        await self._cluster.ask_controller(MovePartition(topic, partition, tuple(brokers)), self._deadline())
+
+    async def force_seal(self, topic: str, partition: str, *, trust: str) -> dict[str, int]:
+        """End a block that has no majority at what one broker holds; return its `end` and `lost_messages_max`."""
+        sealed = await self._cluster.ask_controller(ForceSeal(topic, partition, trust), self._deadline())
+        return {"end": sealed.end, "lost_messages_max": sealed.lost_messages_max}
 
     # --- Beginning and end ---
 

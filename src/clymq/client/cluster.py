@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Backoff, Deadline, Shared, pause
 from clymq.errors import ClosedError, ClymqError, InvalidRequest, LeaderUnavailable, UnknownPartition
-from clymq.protocol.controller import DescribeTopic, FindController, ProducerRoute, ProGetBroker, TopicDescription
+from clymq.protocol.controller import DescribeTopic, FindController, ProducerRoute, ProGetBroker
 from clymq.protocol.frames import Buffer
 from clymq.protocol.verbs import Reply, Request
 from clymq.rpc.client import connect
@@ -59,7 +59,7 @@ class Cluster:
         self._stale: set[Place] = set()
         self._looking: Shared[ProducerRoute] = Shared(self.clock)
         self._partitions: dict[str, tuple[tuple[str, ...], float]] = {}
-        self._describing: Shared[TopicDescription] = Shared(self.clock)
+        self._describing: Shared[tuple[str, ...]] = Shared(self.clock)
         self.is_closed = False
 
     # --- Connections ---
@@ -110,6 +110,8 @@ class Cluster:
 
         `try_ms` bounds one try, for requests that are answered soon or not at all.
         """
+        if self.is_closed:
+            raise ClosedError(f"{self.name} is closed")
         backoff = Backoff(self.config, self.chance)
         problem: ClymqError | None = None
         while not deadline.is_over:
@@ -244,17 +246,17 @@ class Cluster:
         if known:
             return known
         check_name(topic, "topic")
-        described = await self._describing.result(
+        return await self._describing.result(
             topic, lambda: self._describe(topic, deadline.seconds), deadline.remaining_ms, f"the partitions of {topic}"
         )
+
+    async def _describe(self, topic: str, seconds: float) -> tuple[str, ...]:
+        described = await self.ask_controller(DescribeTopic(topic), Deadline(self.clock, seconds))
         names = tuple(sorted(each.partition for each in described.partitions))
         if not names:
             raise UnknownPartition(f"topic {topic} has no partitions", hint="create one")
         self._partitions[topic] = names, self.clock.monotonic_ms()
         return names
-
-    async def _describe(self, topic: str, seconds: float) -> TopicDescription:
-        return await self.ask_controller(DescribeTopic(topic), Deadline(self.clock, seconds))
 
 
 def worth_retrying(error: ClymqError, *, by_broker: bool) -> bool:

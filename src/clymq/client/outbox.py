@@ -79,7 +79,7 @@ class Outbox:
     @property
     def lost_messages(self) -> int:
         """What was acknowledged and went with a leader."""
-        return sum(sender.lost_messages for sender in self._senders.values())
+        return sum(sender.numbering.lost_messages for sender in self._senders.values())
 
     # --- Accepting ---
 
@@ -90,7 +90,7 @@ class Outbox:
 
     def check_room(self, size: int) -> None:
         """Raise `BufferFull` if so much more does not fit."""
-        if not self._accumulator.has_room(self.unplaced_bytes + size):
+        if not self.fits(size):
             limit = self._accumulator.buffer_bytes_max
             raise BufferFull(f"{self.buffered_bytes} bytes are buffered; {limit} are allowed", hint="wait with drain()")
 
@@ -114,7 +114,7 @@ class Outbox:
 
     async def room(self, size: int, deadline: Deadline) -> None:
         """Wait until so much more fits."""
-        while not self._accumulator.has_room(self.unplaced_bytes + size):
+        while not self.fits(size):
             if deadline.is_over:
                 raise deadline.error(f"room for {size} bytes in the buffer of producer {self._options.producer}")
             await settled(self._clock, self._something_settled(), deadline.remaining_ms)
@@ -124,6 +124,11 @@ class Outbox:
         """Wait until half of the buffer is free."""
         while self.buffered_bytes > self._accumulator.buffer_bytes_max // 2:
             await self._something_settled()
+
+    def fits(self, size: int) -> bool:
+        """Whether so much more can be accepted; anything can where nothing is buffered."""
+        buffered = self.buffered_bytes
+        return not buffered or buffered + size <= self._accumulator.buffer_bytes_max
 
     def _now(self) -> Moment:
         return Moment(self._clock.monotonic_ms(), self._clock.wall_us())

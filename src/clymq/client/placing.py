@@ -20,6 +20,16 @@ from clymq.record import BatchBuilder
 from clymq.record.builder import Headers
 
 
+class _Gate:
+    """Those who wait to be admitted to a topic, in order."""
+
+    __slots__ = ("lock", "waiting")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.waiting = 0
+
+
 class Placing:
     """See the module."""
 
@@ -30,13 +40,30 @@ class Placing:
         self._sticky: dict[str, Sticky] = {}
         self._unplaced: dict[str, list[tuple[Any, ...]]] = {}
         self._looking: set[asyncio.Task[None]] = set()
+        self._gates: dict[str, _Gate] = {}
         outbox.on_closed = self._closed
 
-    async def partitions(self, topic: str, partition: str | None, deadline: Deadline) -> tuple[str, ...]:
-        """Return the one that was given, or all that there are."""
-        if partition is not None:
-            return (partition,)
-        return self._cluster.known_partitions(topic) or await self._cluster.partitions(topic, deadline)
+    async def admit(self, topic: str, partition: str | None, size: int, deadline: Deadline) -> Sequence[str]:
+        """Wait until so many bytes can be accepted; return the partition that was given, or all that there are.
+
+        Whoever has to wait is admitted in the order of coming: nobody overtakes those who wait for the same topic.
+        """
+        names = self._names(topic, partition)
+        gate = self._gates.get(topic)
+        if names and gate is None and self._outbox.fits(size):
+            return names
+        if gate is None:
+            gate = self._gates[topic] = _Gate()
+        gate.waiting += 1
+        try:
+            async with gate.lock:
+                names = self._names(topic, partition) or await self._cluster.partitions(topic, deadline)
+                await self._outbox.room(size, deadline)
+                return names
+        finally:
+            gate.waiting -= 1
+            if not gate.waiting:
+                del self._gates[topic]
 
     def choose(self, topic: str, partitions: Sequence[str], key: bytes | None) -> str:
         """Return the partition of a message."""
@@ -62,7 +89,7 @@ class Placing:
         if topic in self._unplaced:
             self._keep(topic, value, key, headers, partition, timestamp)
             return
-        names = (partition,) if partition is not None else self._cluster.known_partitions(topic)
+        names = self._names(topic, partition)
         if names:
             draft = self._outbox.add(topic, self.choose(topic, names, key), value, key, headers, timestamp)
             draft.unawaited = True
@@ -79,6 +106,10 @@ class Placing:
         for task in self._looking:
             task.cancel()
         await self.all_placed()
+
+    def _names(self, topic: str, partition: str | None) -> Sequence[str]:
+        """Return what can be chosen from; nothing if that is not known."""
+        return self._cluster.known_partitions(topic) if partition is None else (partition,)
 
     def _keep(
         self,

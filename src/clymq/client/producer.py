@@ -103,9 +103,8 @@ class AsyncProducer:
         timestamp: int | None = None,
     ) -> Receipt:
         """Push one message and wait until it is stored; while the buffer is full, wait for room."""
-        deadline = self._deadline()
-        names = await self._placing.partitions(topic, partition, deadline)
-        await self._outbox.room(message_bytes(value, key, headers), deadline)
+        names = await self._placing.admit(topic, partition, message_bytes(value, key, headers), self._deadline())
+        self._outbox.check_open()
         place = self._placing.choose(topic, names, key)
         draft = self._outbox.add(topic, place, value, key, headers, timestamp)
         position = draft.count - 1
@@ -160,7 +159,7 @@ class AsyncProducer:
         if len({len(column) for column in given.values()}) > 1:
             lengths = ", ".join(f"{name} {len(column)}" for name, column in given.items())
             raise InvalidRequest(f"columns of different lengths: {lengths}")
-        names = await self._placing.partitions(topic, partition, self._deadline())
+        names = await self._placing.admit(topic, partition, 0, self._deadline())
         pieces = _Pieces(self._outbox, self._placing, topic, names)
         parts: Mapping[str | None, Mapping[str, Sequence[Any]]] = {partition: given}
         if partition is None and keys is not None:
@@ -176,7 +175,7 @@ class AsyncProducer:
 
     async def push_arrow(self, topic: str, table: pa.Table, *, partition: str | None = None) -> Receipts:
         """Push a table with the column value and, if it likes, key, timestamp and headers; no loop over messages."""
-        names = await self._placing.partitions(topic, partition, self._deadline())
+        names = await self._placing.admit(topic, partition, 0, self._deadline())
         pieces = _Pieces(self._outbox, self._placing, topic, names)
         parts = {partition: table} if partition is not None else by_key_column(table, names)
         for name, part in parts.items():
@@ -283,7 +282,8 @@ class _Pieces:
         deadline: Deadline,
     ) -> None:
         """Accept a piece as soon as there is room; without a partition it goes where it is the turn of."""
-        await self._outbox.room(size, deadline)
+        await self._placing.admit(self._topic, partition or self._partitions[0], size, deadline)
+        self._outbox.check_open()
         place = self._placing.choose(self._topic, self._partitions, None) if partition is None else partition
         draft = self._outbox.add_many(self._topic, place, count, size, fill)
         self._gathering.expect(draft, count)

@@ -24,6 +24,7 @@ from typing import Final
 
 from clymq.client.accumulator import Draft
 from clymq.client.cluster import Cluster, worth_retrying
+from clymq.client.numbering import NumberedBatch, Numbering
 from clymq.client.receipts import Delivery, Outcome
 from clymq.client.waiting import Backoff, pause
 from clymq.clock import Timer
@@ -31,15 +32,13 @@ from clymq.errors import (
     AckMismatch,
     ClosedError,
     ClymqError,
-    DataLost,
     OutOfSequence,
     ProducerFenced,
     RequestTimeout,
     UnknownProducer,
 )
-from clymq.protocol.broker import OFFSET_UNKNOWN, InitProducer, ProducerReady, Push, StoredBatch
+from clymq.protocol.broker import OFFSET_UNKNOWN, InitProducer, Push
 from clymq.protocol.controller import ProducerRoute
-from clymq.record import Batch, BatchBuilder
 from clymq.rpc.asks import Outcome as Answered
 from clymq.rpc.peer import Peer
 from clymq.types import Ack
@@ -65,48 +64,23 @@ class SenderOptions:
     """Called when another process uses this producer's name."""
 
 
-class _Batch:
-    """A draft with a number."""
-
-    __slots__ = ("cmdindex", "data", "draft")
-
-    def __init__(self, draft: Draft, cmdindex: int, data: bytes) -> None:
-        self.draft = draft
-        self.cmdindex = cmdindex
-        self.data = data
-
-    @property
-    def last(self) -> int:
-        """The number of its last message."""
-        return self.cmdindex + self.draft.count - 1
-
-
 class PartitionSender:
     """See the module."""
 
     def __init__(self, cluster: Cluster, topic: str, partition: str, options: SenderOptions) -> None:
         self.topic = topic
         self.partition = partition
-        self.acknowledged = 0
-        """The highest number that is known to be stored."""
-        self.lost_messages = 0
-        """Acknowledged at ack 1 or 0, and gone with a leader."""
+        self.numbering = Numbering(options.producer, f"{topic}/{partition}", options.codec)
         self._cluster = cluster
         self._clock = cluster.clock
         self._options = options
         self._backoff = Backoff(cluster.config, cluster.chance)
         self._queue: deque[Draft] = deque()
-        self._unanswered: dict[int, _Batch] = {}
-        self._uid = ""
-        self._epoch: int | None = None
+        self._unanswered: dict[int, NumberedBatch] = {}
         self._epoch_is_due = True
-        self._epochs_asked = 0
         self._epoch_until_ms = 0.0
-        self._forgotten = False
-        self._next = 1
-        self._end_offset = OFFSET_UNKNOWN
         self._generation = 0
-        self._failure: tuple[ClymqError, _Batch] | None = None
+        self._failure: tuple[ClymqError, NumberedBatch] | None = None
         self._problem: ClymqError | None = None
         self._hints = 0
         self._changed = asyncio.Event()
@@ -124,8 +98,8 @@ class PartitionSender:
 
     async def last_cmdindex(self) -> int:
         """Return the highest number stored, as the partition says if nothing was pushed yet."""
-        if self._epoch is not None:
-            return self.acknowledged
+        if self.numbering.epoch is not None:
+            return self.numbering.acknowledged
         asking: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._asking.append(asking)
         self._begin()
@@ -168,7 +142,7 @@ class PartitionSender:
         if self._queue or self._unanswered or self._asking:
             return True
         # A batch was given up: fence it off even if no other push comes, as long as somebody may still wonder.
-        due = self._epoch_is_due and self._epoch is not None
+        due = self._epoch_is_due and self.numbering.epoch is not None
         return due and self._clock.monotonic_ms() < self._epoch_until_ms
 
     async def _run(self) -> None:
@@ -187,8 +161,9 @@ class PartitionSender:
     async def _push_to(self, route: ProducerRoute) -> None:
         """Send to one leader until something goes wrong: what has no answer first, then what is new."""
         peer = await self._cluster.peer(route.address)
-        if route.uid != self._uid:
-            self._begin_partition(route.uid)
+        if route.uid != self.numbering.uid:
+            self.numbering.begin_partition(route.uid)
+            self._epoch_is_due = True
         if self._epoch_is_due:
             await self._begin_epoch(peer, route)
         self._generation += 1
@@ -204,21 +179,17 @@ class PartitionSender:
 
     def _fill(self, peer: Peer, route: ProducerRoute) -> None:
         """Number and send what is new, as far as the window goes."""
-        assert self._epoch is not None
         while self._queue and len(self._unanswered) < self._options.in_flight_max and self._failure is None:
             draft = self._queue.popleft()
             try:
-                data = draft.builder.build(
-                    producer=self._options.producer, cmdindex=self._next, epoch=self._epoch, now=draft.opened.wall_us
-                )
+                batch = self.numbering.number(draft)
             except ClymqError as error:
                 self._options.settle(draft, error)
                 continue
-            batch = self._unanswered[self._next] = _Batch(draft, self._next, data)
-            self._next += draft.count
+            self._unanswered[batch.cmdindex] = batch
             self._send(peer, route, batch)
 
-    def _send(self, peer: Peer, route: ProducerRoute, batch: _Batch) -> None:
+    def _send(self, peer: Peer, route: ProducerRoute, batch: NumberedBatch) -> None:
         if self._failure is not None:
             return
         options, data, generation = self._options, batch.data, self._generation
@@ -242,7 +213,7 @@ class PartitionSender:
             self._failure = error, batch
             self._changed.set()
 
-    def _answered(self, batch: _Batch, data: bytes, generation: int, outcome: Answered) -> None:
+    def _answered(self, batch: NumberedBatch, data: bytes, generation: int, outcome: Answered) -> None:
         if isinstance(outcome, ClymqError):
             # Of an earlier generation: what it complains about has been dealt with.
             if generation == self._generation and self._failure is None:
@@ -252,16 +223,14 @@ class PartitionSender:
             self._stored(batch, outcome.reply.base_offset, duplicate=outcome.reply.duplicate)
             self._changed.set()
 
-    def _stored(self, batch: _Batch, base_offset: int, *, duplicate: bool) -> None:
+    def _stored(self, batch: NumberedBatch, base_offset: int, *, duplicate: bool) -> None:
         del self._unanswered[batch.cmdindex]
-        self.acknowledged = max(self.acknowledged, batch.last)
+        self.numbering.stored(batch, base_offset)
         self._backoff.reset()
         self._hints = 0
         self._problem = None
-        known = base_offset != OFFSET_UNKNOWN
-        if known:
-            self._end_offset = base_offset + batch.draft.count
-        self._options.settle(batch.draft, Delivery(base_offset if known else None, duplicate))
+        offset = None if base_offset == OFFSET_UNKNOWN else base_offset
+        self._options.settle(batch.draft, Delivery(offset, duplicate))
 
     # --- Epochs ---
 
@@ -270,79 +239,29 @@ class PartitionSender:
         self._epoch_until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
         self._changed.set()
 
-    def _begin_partition(self, uid: str) -> None:
-        """Take note that this is another partition than before, or the first: nothing of ours is in it."""
-        self._uid = uid
-        self._epoch = None
-        self._epoch_is_due = True
-        self._epochs_asked = 0
-        self.acknowledged = 0
-        self._end_offset = OFFSET_UNKNOWN
-
     async def _begin_epoch(self, peer: Peer, route: ProducerRoute) -> None:
-        request = InitProducer(
-            topic=self.topic, partition=self.partition, uid=route.uid, producer=self._options.producer
-        )
-        self._epochs_asked += 1
+        """Ask where we stand; settle what is stored, and give the rest new numbers, in the same order."""
+        numbering, lost_before = self.numbering, self.numbering.lost_messages
+        request = InitProducer(self.topic, self.partition, route.uid, self._options.producer)
+        numbering.ask_epoch()
         ready = (await peer.ask(request, timeout_ms=self._cluster.config.request_ms_max)).reply
-        self._check_alone(ready)
-        first = self._epoch is None
-        self._epoch, self._epochs_asked, self._epoch_is_due = ready.epoch, 0, False
-        if ready.next <= self.acknowledged and not first:
-            self._note_loss(ready, route)
-        self.acknowledged = ready.next - 1
-        self._forgotten = False
-        self._number_anew(ready)
-        for asking in self._asking:
-            if not asking.done():
-                asking.set_result(self.acknowledged)
-
-    def _check_alone(self, ready: ProducerReady) -> None:
-        """Find out whether another process has used our name since we last asked: its epochs are not ours.
-
-        Each of our own requests raises the epoch by at most one, those whose answer was lost included. A partition
-        that had forgotten us begins above all whom it ever forgot, so there the number says nothing.
-        """
-        if self._epoch is None or (self._forgotten and ready.next == 1):
-            return
-        if ready.epoch > self._epoch + self._epochs_asked:
-            raise ProducerFenced(
-                f"epoch {ready.epoch} of producer {self._options.producer} in {self.topic}/{self.partition}; "
-                f"this process has asked for no more than {self._epoch + self._epochs_asked}",
-                hint="another process uses this producer name",
-            )
-
-    def _note_loss(self, ready: ProducerReady, route: ProducerRoute) -> None:
-        """What was acknowledged is gone with a leader. At ack 1 and 0 that may be; otherwise it must not."""
-        lost = self.acknowledged - ready.next + 1
-        ack = route.ack if self._options.ack is None else self._options.ack
-        if self._forgotten and ack == Ack.QUORUM:
-            return  # nothing is lost: a producer that is idle for days is dropped from the table
-        log.warning("%s/%s: %d acknowledged messages are lost", self.topic, self.partition, lost)
-        self.lost_messages += lost
-        if ack == Ack.QUORUM:
-            end = max(0, self._end_offset)
-            error = DataLost(
-                f"{self.topic}/{self.partition} has lost {lost} messages that a majority had acknowledged",
-                start=max(0, end - lost),
-                end=end,
-            )
+        error = numbering.begin_epoch(ready, route.ack if self._options.ack is None else self._options.ack)
+        if numbering.lost_messages > lost_before:
+            lost = numbering.lost_messages - lost_before
+            log.warning("%s/%s: %d acknowledged messages are lost", self.topic, self.partition, lost)
+        if error is not None:
             self.fail_all(error)
-            self._epoch_is_due = False  # the new one has just begun
-
-    def _number_anew(self, ready: ProducerReady) -> None:
-        """Settle what is stored; give the rest new numbers under the new epoch, in the same order."""
-        assert self._epoch is not None
+        self._epoch_is_due = False
         for batch in tuple(self._unanswered.values()):
             if batch.cmdindex < ready.next:
-                self._stored(batch, _place_of(batch, ready.stored), duplicate=True)
-        rest, self._unanswered, self._next = tuple(self._unanswered.values()), {}, ready.next
+                self._stored(batch, batch.place_in(ready.stored), duplicate=True)
+        rest, self._unanswered = tuple(self._unanswered.values()), {}
         for batch in rest:
-            batch.cmdindex = self._next
-            builder = BatchBuilder(self._options.codec).add_arrow(Batch.parse(batch.data).to_arrow())
-            batch.data = builder.build(producer=self._options.producer, cmdindex=self._next, epoch=self._epoch)
-            self._unanswered[self._next] = batch
-            self._next += batch.draft.count
+            numbering.number_anew(batch)
+            self._unanswered[batch.cmdindex] = batch
+        for asking in self._asking:
+            if not asking.done():
+                asking.set_result(numbering.acknowledged)
 
     # --- When something goes wrong ---
 
@@ -352,7 +271,7 @@ class PartitionSender:
         if isinstance(error, ProducerFenced):
             self._options.fence(error)
         elif isinstance(error, OutOfSequence | UnknownProducer):
-            self._forgotten = isinstance(error, UnknownProducer)
+            self.numbering.forgotten = isinstance(error, UnknownProducer)
             self._need_epoch()
         elif not self._may_retry(route, error):
             self._refused(error)
@@ -405,11 +324,3 @@ class PartitionSender:
         why = f"; last: {self._problem.code}: {self._problem}" if self._problem is not None else ""
         waited_for = f"{draft.count} messages to {self.topic}/{self.partition} were not acknowledged"
         self._options.settle(draft, RequestTimeout(f"{waited_for} within {seconds:g} s{why}"))
-
-
-def _place_of(batch: _Batch, stored: tuple[StoredBatch, ...]) -> int:
-    """Return where a stored batch went; unknown if it is none of the last few."""
-    for each in stored:
-        if each.cmdindex == batch.cmdindex and each.count == batch.draft.count:
-            return each.base_offset
-    return OFFSET_UNKNOWN

@@ -65,6 +65,10 @@ class Chains:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._kept: dict[tuple[str, str], View] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._all: list[View] = []
+        self._begun = 0
+        self._finished = 0
 
     def of(self, topic: str, partition: str) -> Chain:
         """Return what changes a partition."""
@@ -94,7 +98,20 @@ class Chains:
         return found
 
     async def all_views(self) -> list[View]:
-        """Read every partition of every topic that is not on its way out."""
+        """Read every partition of every topic that is not on its way out.
+
+        Those who ask while it is being read share the reading that comes next, so that a thousand brokers that come
+        back at once are two readings and not a thousand. Each gets one that began after it asked.
+        """
+        wanted = self._begun + 1
+        async with self._one_at_a_time:
+            if self._finished < wanted:
+                self._begun = number = self._begun + 1
+                self._all = await self._read_all()
+                self._finished = number
+            return self._all
+
+    async def _read_all(self) -> list[View]:
         found: list[View] = []
         for name in await self._catalog.topics():
             try:

@@ -44,12 +44,22 @@ class Copies:
         return [each.block.block for each in view.sealed if self._wanted(view, each, roster) != each.block.copies]
 
     async def became_whole(self, key: tuple[str, str], uid: str, block: int, copy: Place) -> None:
-        """Make a whole copy a replica, in the place of one that is of no use any more."""
+        """Make a whole copy a replica, in the place of one that is of no use any more.
+
+        A replica that was reported as lost and has mended itself is of use again.
+        """
 
         async def attempt() -> None:
             view = await self._chains.view(*key, uid)
             sealed = next((each for each in view.sealed if each.block.block == block), None)
-            if sealed is None or copy not in sealed.block.copies:
+            if sealed is None:
+                return
+            mended = next((each for each in sealed.replicas if each.down and _lies_on(each, copy)), None)
+            if mended is not None:
+                good = changed(mended, down="")
+                await self._chains.of(*key).rewrite(view.partition, sealed.block, added=[good], removed=[mended])
+                return
+            if copy not in sealed.block.copies:
                 return
             roster = await self._attendance.roster()
             useless = replicas_to_replace(sealed.replicas, roster, self._config.replace_after_ms)
@@ -94,6 +104,10 @@ def replicas_to_replace(replicas: tuple[Replica, ...], roster: Roster, replace_a
             and not roster.online(each.broker)]  # fmt: skip
     leaving = [each for each in replicas if each not in down and each not in gone and roster.draining(each.broker)]
     return [*down, *gone, *leaving]
+
+
+def _lies_on(replica: Replica, place: Place) -> bool:
+    return (replica.broker, replica.disk_id) == (place.broker, place.disk_id)
 
 
 def _on_another_disk(replica: Replica, roster: Roster) -> bool:

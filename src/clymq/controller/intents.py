@@ -56,7 +56,7 @@ def plan(view: View, roster: Roster, wish: Wish) -> Pending:
         avoid=wish.avoid,
     )
     leader = wish.leader or view.now.leader
-    if leader in names and roster.online(leader):
+    if leader in names and leader not in wish.avoid and roster.online(leader):
         names.sort(key=lambda name: name != leader)
     return Pending(
         block=partition.next_block,

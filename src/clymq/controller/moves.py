@@ -141,7 +141,7 @@ class Moves:
     # Preparing.
 
     async def _prepare(self, view: View, roster: Roster) -> tuple[Versioned[Partition], list[str]]:
-        """Have the new replicas make room, and return who has.
+        """Have the new replicas make room, and return who has, those that had to give up their last block last.
 
         The seat of who cannot goes to somebody else. If there is nobody, those who can begin without him: a majority
         where Raft needs one to elect a leader, at least the leader where it is appointed.
@@ -161,7 +161,8 @@ class Moves:
                 break
             partition = await self._chains.of(*view.key).intend(partition, changed(pending, replicas=replicas))
             log.info("%s: block %d goes to %s instead", view, pending.block, [each.broker for each in replicas])
-        names = [each.broker for each in replicas if each in ready]
+        down = {each.broker for each in view.active.replicas if each.down}
+        names = sorted((each.broker for each in replicas if each in ready), key=lambda name: name in down)
         needed = len(replicas) // 2 + 1 if pending.mode == Ack.QUORUM else 1
         if len(names) < needed:
             wanted = [each.broker for each in replicas]
@@ -246,12 +247,9 @@ async def nudge(brokers: Brokers, name: str, request: Request[Done]) -> None:
 
 
 def _next_block(pending: Pending, roster: Roster, ready: list[str], ended: Ended | None) -> NowBlock:
-    """Return the next active block, led by the first who is ready.
-
-    After a fence the replica that had come furthest leads, if it is among them.
-    """
+    """Return the next active block, led by the first who is ready; after a fence by who had come furthest."""
     raft = pending.mode == Ack.QUORUM
-    leader = ended.broker if ended is not None and ended.fenced and ended.broker in ready else ready[0]
+    leader = ended.broker if ended is not None and ended.next_leads and ended.broker in ready else ready[0]
     return NowBlock(
         block=pending.block,
         start=0 if ended is None else ended.block.end,

@@ -22,7 +22,7 @@ from clymq.controller.copies import Copies, replicas_to_replace
 from clymq.controller.intents import Wish, intend, plan
 from clymq.controller.moves import Moves
 from clymq.controller.roster import Attendance, Roster
-from clymq.controller.sealing import leader_is_there
+from clymq.controller.sealing import fetch_leader_leads
 from clymq.errors import ClymqError, NotEnoughReplicas, SessionLost, VersionConflict
 from clymq.metadata.catalog import Catalog
 from clymq.types import Ack
@@ -76,9 +76,10 @@ class Repair:
         return len(due[:1])
 
     def _wish(self, view: View, roster: Roster, room: int) -> Wish | None:
-        if view.now.mode != Ack.QUORUM and not leader_is_there(view, roster):
+        if view.now.mode != Ack.QUORUM and not fetch_leader_leads(view, roster):
             # Not counted against the room: without a leader nobody can write.
-            return Wish("leader gone")
+            down = [each.broker for each in view.active.replicas if each.down]
+            return Wish("leader gone", avoid=down)
         useless = replicas_to_replace(view.active.replicas, roster, self._config.replace_after_ms)
         if not useless or room <= 0:
             return None

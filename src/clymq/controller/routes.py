@@ -8,16 +8,17 @@ answer is an error that says to try again.
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from clymq.clock import Clock
 from clymq.config import Config
 from clymq.controller.assignment import assign, partitions_of
 from clymq.controller.brokers import Brokers
-from clymq.controller.chains import Chains, View
+from clymq.controller.chains import Chains, Sealed, View
 from clymq.controller.moves import Moves
 from clymq.controller.pacing import pause
 from clymq.controller.roster import Attendance, Roster
-from clymq.controller.subscriptions import POINT_TO_POINT, Group, Subscriptions
+from clymq.controller.subscriptions import POINT_TO_POINT, Subscriptions
 from clymq.errors import ClymqError, DataLost, LeaderUnavailable, OffsetOutOfRange, PartitionUnset
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.nodes import Replica
@@ -25,6 +26,17 @@ from clymq.protocol.controller import ConGetBroker, ConsumerRoutes, ProducerRout
 from clymq.protocol.hosting import PrepareSend
 
 LOOK_MS = 50.0
+ACTIVE = -1
+"""Where an active block ends: nobody knows yet."""
+
+
+class Target(NamedTuple):
+    """What a consumer reads next: a block, where that ends, the offset, and who holds it, best first."""
+
+    block: int
+    end: int
+    offset: int
+    replicas: tuple[Replica, ...]
 
 
 class Routes:
@@ -92,80 +104,79 @@ class Routes:
         else:
             views = await self._chains.views(topic)
         roster = await self._attendance.roster()
-        group = await self._subscriptions.group(request.topic, request.group)
-        routes = await asyncio.gather(*(self._route(request, view, roster) for view in views))
-        if request.option not in POINT_TO_POINT:
-            return ConsumerRoutes(tuple(routes))
-        mine = _assigned(request, await self._catalog.partitions(request.topic), group)
-        return ConsumerRoutes(
-            tuple(_marked(route, assigned=route.partition in mine) for route in routes), group.generation
-        )
+        mine: list[str] = []
+        generation = 0
+        if request.option in POINT_TO_POINT:
+            group = await self._subscriptions.group(request.topic, request.group)
+            generation = group.generation
+            assigned = assign(group.consumers, await self._catalog.partitions(request.topic))
+            mine = partitions_of(request.consumer, assigned)
+        routes = (self._route(request, view, roster, view.partition.value.name in mine) for view in views)
+        return ConsumerRoutes(tuple(await asyncio.gather(*routes)), generation)
 
-    async def _route(self, request: ConGetBroker, view: View, roster: Roster) -> ReadRoute:
+    async def _route(self, request: ConGetBroker, view: View, roster: Roster, assigned: bool) -> ReadRoute:
         partition = view.partition.value
         try:
             _check_begun(view)
-            offset = request.offset
-            if request.option in POINT_TO_POINT:
-                offset = (await self._chains.of(*view.key).mirror()).cursors.get(request.group, partition.first_offset)
-                return await self._prepared(request, view, roster, [view.now.leader], view.now.block, -1, offset)
-            block, end, holders = _holding(view, offset)
-            if end >= 0:
-                holders = await self._best_first(view, block, holders, roster)
-            return await self._prepared(request, view, roster, holders, block, end, offset)
+            target = await self._target(request, view, roster)
+            name, offset = await self._prepared(request, view, roster, target)
         except ClymqError as error:
             return ReadRoute(
-                partition=partition.name, uid=partition.uid, offset=request.offset, error=error.code, problem=str(error)
+                partition=partition.name,
+                uid=partition.uid,
+                offset=request.offset,
+                error=error.code,
+                problem=str(error),
+                assigned=assigned,
             )
+        others = [each for each in target.replicas if each.broker != name and roster.online(each.broker)]
+        return ReadRoute(
+            partition=partition.name,
+            uid=partition.uid,
+            broker=name,
+            address=roster.address(name),
+            block=target.block,
+            offset=offset,
+            replicas=tuple(roster.replica_place(each) for each in others),
+            end=target.end,
+            assigned=assigned,
+        )
 
-    async def _best_first(self, view: View, block: int, names: list[str], roster: Roster) -> list[str]:
-        """Sort replicas of a sealed block by how far they said that they have come."""
+    async def _target(self, request: ConGetBroker, view: View, roster: Roster) -> Target:
+        """Return the block that is read next, and who holds it, best first."""
+        leader = tuple(each for each in view.active.replicas if each.broker == view.now.leader)
         chain = self._chains.of(*view.key)
-        online = [name for name in names if roster.online(name)]
-        ends = await asyncio.gather(*(chain.replica_end(block, name) for name in online))
-        return [name for _, name in sorted(zip(ends, online, strict=True), key=lambda each: -each[0])]
+        if request.option in POINT_TO_POINT:
+            cursors = (await chain.mirror()).cursors
+            offset = cursors.get(request.group, view.partition.value.first_offset)
+            return Target(view.now.block, ACTIVE, offset, leader)
+        if request.offset >= view.now.start:
+            return Target(view.now.block, ACTIVE, request.offset, leader)
+        sealed = _holding(view, request.offset)
+        online = [each for each in sealed.replicas if not each.down and roster.online(each.broker)]
+        ends = await asyncio.gather(*(chain.replica_end(sealed.block.block, each.broker) for each in online))
+        best_first = sorted(zip(ends, online, strict=True), key=lambda each: -each[0])
+        return Target(sealed.block.block, sealed.block.end, request.offset, tuple(replica for _, replica in best_first))
 
-    async def _prepared(
-        self,
-        request: ConGetBroker,
-        view: View,
-        roster: Roster,
-        names: list[str],
-        block: int,
-        end: int,
-        offset: int,
-    ) -> ReadRoute:
-        """Have the best replica prepare to send; if it cannot, the next."""
-        partition = view.partition.value
-        problem: ClymqError = LeaderUnavailable(f"no broker with block {block} of {view} is online")
-        online = [name for name in names if roster.online(name)]
-        disks = {each.broker: each for sealed in view.sealed if sealed.block.block == block for each in sealed.replicas}
-        for name in online:
-            prepare = PrepareSend(
-                topic=request.topic,
-                partition=partition.name,
-                uid=partition.uid,
-                block=block,
-                mode=request.option,
-                group=request.group,
-                consumer=request.consumer,
-                offset=offset,
-            )
-            try:
-                ready = await self._brokers.ask(name, prepare)
-            except ClymqError as error:
-                problem = error
-                continue
-            return ReadRoute(
-                partition=partition.name,
-                uid=partition.uid,
-                broker=name,
-                address=roster.address(name),
-                block=block,
-                offset=ready.offset,
-                end=end,
-                replicas=tuple(roster.replica_place(disks[other]) for other in online if other != name),
-            )
+    async def _prepared(self, request: ConGetBroker, view: View, roster: Roster, target: Target) -> tuple[str, int]:
+        """Have the best replica prepare to send; if it cannot, the next. Return who will, and from which offset."""
+        problem: ClymqError = LeaderUnavailable(f"no broker with block {target.block} of {view} is online")
+        prepare = PrepareSend(
+            topic=request.topic,
+            partition=view.partition.value.name,
+            uid=view.partition.value.uid,
+            block=target.block,
+            mode=request.option,
+            group=request.group,
+            consumer=request.consumer,
+            offset=target.offset,
+        )
+        for replica in target.replicas:
+            if roster.online(replica.broker):
+                try:
+                    return replica.broker, (await self._brokers.ask(replica.broker, prepare)).offset
+                except ClymqError as error:
+                    problem = error
         raise problem
 
 
@@ -174,27 +185,12 @@ def _check_begun(view: View) -> None:
         raise PartitionUnset(f"{view} is in state -2: it takes no message yet", hint="SetPartitionState first")
 
 
-def _holding(view: View, offset: int) -> tuple[int, int, list[str]]:
-    """Return the block that an offset is in, where it ends (-1: it is the active one) and who holds it."""
-    if offset >= view.now.start:
-        return view.now.block, -1, [view.now.leader]
+def _holding(view: View, offset: int) -> Sealed:
+    """Return the sealed block that an offset is in."""
     for sealed in view.sealed:
         block = sealed.block
         if block.start <= offset < block.end:
-            whole = _not_down(sealed.replicas)
-            if not whole:
+            if all(each.down for each in sealed.replicas):
                 raise DataLost(f"{view}: no replica of block {block.block} is left", start=block.start, end=block.end)
-            return block.block, block.end, whole
+            return sealed
     raise OffsetOutOfRange(offset, first=view.partition.value.first_offset, end=view.now.start)
-
-
-def _not_down(replicas: tuple[Replica, ...]) -> list[str]:
-    return [each.broker for each in replicas if not each.down]
-
-
-def _assigned(request: ConGetBroker, partitions: list[str], group: Group) -> list[str]:
-    return partitions_of(request.consumer, assign(group.consumers, partitions))
-
-
-def _marked(route: ReadRoute, *, assigned: bool) -> ReadRoute:
-    return ReadRoute(**{name: getattr(route, name) for name in route.__struct_fields__} | {"assigned": assigned})

@@ -37,11 +37,12 @@ POLL_MS = 50.0
 
 
 class Ended(NamedTuple):
-    """A block that has ended, and the broker whose SEAL it is; `fenced`: without its leader."""
+    """A block that has ended, and the broker whose SEAL it is."""
 
     block: SealedBlock
     broker: str
-    fenced: bool = False
+    next_leads: bool = False
+    """Whether that broker should lead the next block: it had come furthest when the leader was gone."""
 
 
 class Sealing:
@@ -58,7 +59,7 @@ class Sealing:
             return await self._seal_by_force(view, pending, told)
         if view.now.mode == Ack.QUORUM:
             return await self._seal_raft(view, pending)
-        if self._leads(view, roster):
+        if fetch_leader_leads(view, roster):
             ended = await self._seal_at_leader(view, pending)
             if ended is not None:
                 return ended
@@ -82,12 +83,6 @@ class Sealing:
 
     # Fetch.
 
-    def _leads(self, view: View, roster: Roster) -> bool:
-        """Say whether the fetch leader still is who it was when it was made leader."""
-        now = view.now
-        down = any(replica.down for replica in view.active.replicas if replica.broker == now.leader)
-        return not down and leader_is_there(view, roster)
-
     async def _seal_at_leader(self, view: View, pending: Pending) -> Ended | None:
         """Seal where the leader is; None if it says that it does not lead any more.
 
@@ -108,18 +103,33 @@ class Sealing:
         fenced = await self._ask_all(view.members, _request(view, pending, fence=True))
         replicas = len(view.active.replicas)
         majority = replicas // 2 + 1
-        needed = 1 if view.topic.settings.get("fetch_unclean") == "true" else replicas - majority + 1
-        if len(fenced) < max(needed, 1):
+        unclean = view.topic.settings.get("fetch_unclean", self._config.fetch_unclean) == "true"
+        needed = 1 if unclean else replicas - majority + 1
+        if len(fenced) < needed:
             raise LeaderUnavailable(
                 f"{view}: {len(fenced)} of {replicas} replicas of block {view.now.block} are fenced, not {needed}"
             )
-        furthest = max(fenced, key=lambda name: (fenced[name].end, fenced[name].sealed, fenced[name].last_index))
-        closed = fenced[furthest]
-        if not closed.sealed:
-            closed = await self._brokers.ask(furthest, _request(view, pending, fence=True, seal=True))
-        ended = _ended(view, furthest, closed)._replace(fenced=True)
-        await self._wait_for_majority(view, pending, ended, majority, roster.address(furthest))
+        ended = await self._seal_at_furthest(view, pending, fenced, needed)
+        await self._wait_for_majority(view, pending, ended, majority, roster.address(ended.broker))
         return ended
+
+    async def _seal_at_furthest(
+        self, view: View, pending: Pending, fenced: dict[str, BlockClosed], needed: int
+    ) -> Ended:
+        """Seal at the highest end; where that is refused for good (a broken disk), at the next, if enough are left."""
+        down = {each.broker for each in view.active.replicas if each.down}
+        order = sorted(fenced, key=lambda name: (fenced[name].end, fenced[name].sealed, name not in down), reverse=True)
+        for number, name in enumerate(order):
+            closed = fenced[name]
+            try:
+                if not closed.sealed:
+                    closed = await self._brokers.ask(name, _request(view, pending, fence=True, seal=True))
+                return _ended(view, name, closed)._replace(next_leads=name not in down)
+            except ClymqError as error:
+                if error.retriable or len(order) - number - 1 < needed:
+                    raise
+                log.warning("%s: %s does not seal block %d at %d: %s", view, name, view.now.block, closed.end, error)
+        raise AssertionError("the last one has raised")
 
     async def _wait_for_majority(
         self, view: View, pending: Pending, ended: Ended, majority: int, source_address: str
@@ -166,11 +176,13 @@ class Sealing:
         return {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}
 
 
-def leader_is_there(view: View, roster: Roster) -> bool:
-    """Say whether a fetch leader is online in the life and the session in which it was made leader."""
+def fetch_leader_leads(view: View, roster: Roster) -> bool:
+    """Say whether a fetch leader is online in the life and the session in which it was made leader, and can write."""
     now = view.now
+    down = any(replica.down for replica in view.active.replicas if replica.broker == now.leader)
     return (
-        roster.online(now.leader)
+        not down
+        and roster.online(now.leader)
         and roster.incarnation(now.leader) == now.leader_incarnation
         and roster.session(now.leader) == now.leader_session
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from clymq.controller.chains import Chains, View
 from clymq.controller.roster import Attendance, Roster
+from clymq.errors import UnknownPartition
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.nodes import Mirror
 from clymq.protocol.controller import (
@@ -79,7 +80,13 @@ class Overview:
         return GroupList(tuple(group for group in found if request.group in {"", group.group}))
 
     async def _mirrors(self, views: list[View]) -> list[Mirror]:
-        return await asyncio.gather(*(self._chains.of(*view.key).mirror() for view in views))
+        async def told(view: View) -> Mirror:
+            try:
+                return await self._chains.of(*view.key).mirror()
+            except UnknownPartition:
+                return Mirror()  # deleted since it was read
+
+        return await asyncio.gather(*(told(view) for view in views))
 
     def _brokers(self, roster: Roster, views: list[View]) -> tuple[BrokerStatus, ...]:
         partitions = Counter(name for view in views for name in view.members)

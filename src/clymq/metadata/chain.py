@@ -37,6 +37,7 @@ from clymq.metadata.reading import Versioned, read, read_children, settled
 from clymq.metadata.store import ANY_VERSION, Create, Delete, MetadataStore, Operation, Put
 
 K = TypeVar("K", int, str)
+MIRRORED_BLOCKS = 2
 
 
 class Active(NamedTuple):
@@ -215,7 +216,9 @@ class Chain:
         path = nodes.replica_mirror_path(await self._block_path(block), broker)
         with contextlib.suppress(NodeMissing):  # no replica any more
             await self._store.put(path, encode(ReplicaMirror(end=end)), ANY_VERSION)
-        await self._update_mirror(lambda told: msgspec.structs.replace(told, ends=_raised(told.ends, block, end)))
+        await self._update_mirror(
+            lambda told: msgspec.structs.replace(told, ends=_latest(_raised(told.ends, block, end)))
+        )
 
     async def report_lost(self, block: int, messages: int) -> None:
         """Note how many messages of a block were acknowledged and are not in it; the number never falls."""
@@ -278,6 +281,11 @@ def _delete_replicas(block_path: str, replicas: Sequence[Replica]) -> list[Opera
             Delete(nodes.replica_path(block_path, replica.broker), ANY_VERSION),
         )
     ]
+
+
+def _latest(ends: dict[int, int]) -> dict[int, int]:
+    """Keep the last two blocks: the end of a sealed one stands in the chain, and a mirror must not grow with it."""
+    return {block: end for block, end in ends.items() if block > max(ends) - MIRRORED_BLOCKS}
 
 
 def _raised(told: dict[K, int], key: K, number: int) -> dict[K, int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from clymq.broker.broker import Broker
 from clymq.broker.hosting import Hosting, Reports
-from clymq.broker.neighbours import ActiveController, Neighbours
+from clymq.broker.neighbours import ActiveController, Neighbours, PullLinks
 from clymq.clock import Clock
 from clymq.config import Config
 from clymq.errors import ClymqError, ConfigError, LeaderUnavailable
@@ -24,6 +24,7 @@ from clymq.metadata.catalog import Catalog
 from clymq.metadata.store import MetadataStore
 from clymq.protocol.controller import BroInfo, ControllerFound, Property
 from clymq.replication.consensus_links import ConsensusLinks, handlers
+from clymq.replication.fetch_host import FetchHost
 from clymq.replication.raft_driver import INCARNATION_MAX
 from clymq.replication.raft_host import RaftHost
 from clymq.rpc.endpoint import Endpoint
@@ -82,6 +83,16 @@ class BrokerNode:
         self._raft = RaftHost(
             name, clock=clock, config=config, links=self._links, draw=chance.randint, incarnation=self._incarnation
         )
+        self._fetch = FetchHost(
+            name,
+            clock=clock,
+            config=config,
+            flusher=self._raft.flusher,
+            links=PullLinks(self._neighbours),
+            draw=chance.randint,
+            incarnation=self._incarnation,
+            session_is_confirmed=self._session_is_confirmed,
+        )
         self._links.on_open = self._raft.reached
         self._endpoint.on_settled = self._raft.settle
         self.broker = Broker(
@@ -108,6 +119,7 @@ class BrokerNode:
             clock=self._clock,
             config=self._config,
             raft=self._raft,
+            fetch=self._fetch,
             links=self._links,
             neighbours=self._neighbours,
             reports=reports,
@@ -124,6 +136,7 @@ class BrokerNode:
             await self._server.start(address)
             await self._begin_session(starting=True)
             self._raft.start()
+            self._fetch.start()
             self._tasks = [asyncio.create_task(self._keep_session()), asyncio.create_task(self._keep_known())]
             await self.broker.start()
         except BaseException:
@@ -146,6 +159,7 @@ class BrokerNode:
         await self._links.close()
         await self._neighbours.close()
         self._raft.close()
+        self._fetch.close()
         self._folder.close()
 
     # --- The tree ---
@@ -153,7 +167,7 @@ class BrokerNode:
     async def _begin_session(self, *, starting: bool) -> None:
         await self._store.open()
         self._session_ended = asyncio.Event()
-        self._store.session.on_lost(self._session_ended.set)
+        self._store.session.on_lost(self._session_lost)
         await self._catalog.prepare()
         cluster = await self._catalog.cluster_id(f"{self._chance.getrandbits(128):032x}")
         kept = self._folder.kept_line("cluster", lambda: cluster)
@@ -171,6 +185,14 @@ class BrokerNode:
             )
         )
         await self._catalog.announce_broker(self.name, self._incarnation, starting=starting)
+
+    def _session_lost(self) -> None:
+        """What was led under the session is led no more, BEFORE anything else is answered."""
+        self._fetch.lose_session()
+        self._session_ended.set()
+
+    def _session_is_confirmed(self) -> bool:
+        return self._store.session.confirmed_within(self._clock.monotonic_ms())
 
     async def _keep_session(self) -> None:
         """Begin a new session whenever the store has ended the one before, and ask anew what to host."""

@@ -231,8 +231,20 @@ class _TcpListener:
 
 
 class _TcpWire:
-    __slots__ = ("_closing", "_fd", "_flush_is_due", "_loop", "_on_drained", "_reading", "_receiver", "_socket",
-                 "_unsent", "address", "buffered")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "_closing",
+        "_fd",
+        "_flush_is_due",
+        "_loop",
+        "_on_drained",
+        "_reading",
+        "_receiver",
+        "_socket",
+        "_unsent",
+        "address",
+        "buffered",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +28,11 @@ class Background:
         """Run a coroutine there, wait for it here, and return what it returns."""
         assert self._loop is not None, "the background was not started"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds_max)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function there, soon; nobody waits for it here."""
+        assert self._loop is not None, "the background was not started"
+        self._loop.call_soon_threadsafe(function, *arguments)
 
     def close(self) -> None:
         """Stop; what is still running there is cancelled and waited for."""

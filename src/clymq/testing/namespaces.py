@@ -116,6 +116,11 @@ class Namespaces:
         """Return where a process must listen: its own address, always the same port."""
         return f"{self._ip_of(self._hosts[name])}:{self._port}"
 
+    @property
+    def outside(self) -> str:
+        """Where processes reach the test."""
+        return self._ip_of(1)
+
     def serves(self, name: str, address: str) -> None:
         """Nothing is to be noted: addresses do not change."""
         assert address == self.listen_address(name), f"{name} listens at {address}"

@@ -24,10 +24,13 @@ class Proxies:
 
     kind = "proxies"
 
-    def __init__(self, names: Sequence[str]) -> None:
-        pairs = [(source, target) for source in names for target in names if source != target]
+    def __init__(self, names: Sequence[str], *, host: str = HOST, targets: Sequence[str] | None = None) -> None:
+        """`host`: where processes find the ports. `targets`: who is reached through them, if not all are."""
+        pairs = [(source, target) for source in names for target in targets or names if source != target]
+        self._host = host
         self._background = Background("clymq-proxies")
-        self._ways = {pair: _Way() for pair in pairs}
+        self._ports = pairs
+        self._ways = {way: _Way() for one, other in pairs for way in ((one, other), (other, one))}
         self._servers: dict[tuple[str, str], asyncio.Server] = {}
         self._serving: dict[str, str] = {}
         self._open: dict[asyncio.StreamWriter, tuple[str, str]] = {}
@@ -48,8 +51,8 @@ class Proxies:
         self._background.close()
 
     async def _listen(self) -> None:
-        for pair in self._ways:
-            self._servers[pair] = await asyncio.start_server(partial(self._accept, *pair), HOST, 0)
+        for pair in self._ports:
+            self._servers[pair] = await asyncio.start_server(partial(self._accept, *pair), self._host, 0)
 
     async def _stop_listening(self) -> None:
         servers, self._servers = self._servers, {}
@@ -75,7 +78,7 @@ class Proxies:
 
     def address(self, source: str, target: str) -> str:
         """Return the port that leads from one process to the other."""
-        return f"{HOST}:{self._servers[source, target].sockets[0].getsockname()[1]}"
+        return f"{self._host}:{self._servers[source, target].sockets[0].getsockname()[1]}"
 
     # --- Faults ---
 

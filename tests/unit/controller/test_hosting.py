@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from test_moves import at_block, roll
 
+from clymq.controller.chains import Chains, View
 from clymq.controller.ring import Ring
 from clymq.errors import ConfigError, LeaderUnavailable, UnknownPartition
 from clymq.protocol.controller import (
@@ -72,6 +73,60 @@ def test_the_config_names_active_and_sealed_blocks_with_disks_and_addresses_and_
         assert (sealed.block, sealed.start, sealed.end, sealed.sealed, sealed.bytes) == (1, 0, 10, True, 1000)
         assert config.addresses == {name: f"{name}:2" for name in world.brokers.brokers}
         assert (await world.ask(BroGetConfig(outsider, f"disk-{outsider}"))).blocks == ()
+
+    run(test)
+
+
+def test_row_5_a_broker_that_restarts_is_told_all_that_it_hosted_and_nobody_else_has_to_speak() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        world.brokers.append(view.partition.value.uid, 1, 10)
+        await world.ask(roll(view))
+        await world.until_true(lambda: at_block(world, 2), "it has rolled")
+        await world.settled()
+        name = view.members[1]
+        before = dict(world.brokers[name].blocks)
+        await world.kill_broker(name)
+        world.brokers[name].hosted.clear()
+        await world.add_broker(name, incarnation=2)
+        await world.until(lambda: len(world.brokers[name].hosted) == 2, "it hosts both blocks again")
+        assert world.brokers[name].blocks == before
+
+    run(test)
+
+
+def test_many_who_ask_at_once_share_a_reading_that_began_after_they_asked() -> None:
+    async def test(world: World) -> None:
+        chains = Chains(world.catalog)
+        await world.make()
+        reads = 0
+        read_all = chains._read_all
+
+        async def counted() -> list[View]:
+            nonlocal reads
+            reads += 1
+            return await read_all()
+
+        chains._read_all = counted  # type: ignore[method-assign]
+        asked = [asyncio.ensure_future(chains.all_views()) for _ in range(50)]
+        await asyncio.sleep(0)
+        await world.make("t", "later")
+        late = await asyncio.gather(*(chains.all_views() for _ in range(50)))
+        await asyncio.gather(*asked)
+        assert reads == 4  # for each of the two crowds: who came first, and all the others
+        assert all(len(views) == 2 for views in late)
+
+    run(test)
+
+
+def test_the_mirror_does_not_grow_with_the_chain() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        chain = world.catalog.chain("t", "p")
+        for block in range(1, 50):
+            await chain.report_end(block, "Broker0", block)
+        assert (await chain.mirror()).ends == {48: 48, 49: 49}
+        assert view.now.block == 1
 
     run(test)
 

@@ -8,7 +8,15 @@ import pytest
 from test_moves import at_block, roll
 
 from clymq.errors import InvalidRequest, NotEnoughReplicas
-from clymq.protocol.controller import BecomeLeader, ConGetBroker, DrainBroker, Sub, UndrainBroker
+from clymq.protocol.controller import (
+    BecomeLeader,
+    ConGetBroker,
+    DrainBroker,
+    ReplicaDown,
+    Sub,
+    UndrainBroker,
+    UpdateDup,
+)
 from clymq.types import Ack, Mode
 from controller_world import World, run
 
@@ -63,6 +71,37 @@ async def nowhere(world: World, name: str) -> bool:
     view = await world.view()
     named = {*view.members, *(each.broker for sealed in view.sealed for each in sealed.replicas)}
     return name not in named and view.partition.value.pending is None
+
+
+def test_a_fetch_leader_that_cannot_write_is_led_by_another_even_where_nobody_can_take_its_seat() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        leader = view.now.leader
+        world.brokers.append(view.partition.value.uid, 1, 10)
+        await world.ask(
+            ReplicaDown("t", "p", view.partition.value.uid, 1, leader, f"disk-{leader}", "its disk is full")
+        )
+        await world.until_true(lambda: at_block(world, 2), "another leads")
+        after = await world.settled()
+        assert after.now.leader != leader
+        assert (after.now.start, after.members[-1]) == (10, leader)
+
+    run(test)
+
+
+def test_a_sealed_replica_that_has_mended_itself_is_of_use_again() -> None:
+    async def test(world: World) -> None:
+        await world.make()
+        await rolled(world, 1)
+        view = await world.settled()
+        uid, replica = view.partition.value.uid, view.sealed[0].replicas[0]
+        down = ReplicaDown("t", "p", uid, 1, replica.broker, replica.disk_id, "rot")
+        await world.ask(down)
+        assert (await world.view()).sealed[0].replicas[0].down == "rot"
+        await world.ask(UpdateDup("t", "p", uid, 1, replica.broker, 10, disk_id=replica.disk_id, whole=True))
+        assert (await world.view()).sealed[0].replicas[0] == replica
+
+    run(test)
 
 
 def test_a_copy_is_a_replica_only_when_it_is_whole_and_one_that_came_back_makes_it_needless() -> None:

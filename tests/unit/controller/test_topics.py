@@ -194,7 +194,7 @@ def test_row_19_bad_values_are_refused_and_nothing_is_stored(option: int, dupnum
     run(test)
 
 
-def test_row_18_back_and_forth_five_times_the_blocks_adjoin() -> None:
+def test_rows_17_and_18_back_and_forth_five_times_the_blocks_adjoin() -> None:
     async def test(world: World) -> None:
         view = await world.make()
         for turn in range(5):

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from clymq.config import Config
 from clymq.errors import BlockSealed, ClymqError, NotLeader, ReplicaLost, StaleEpoch
 from clymq.protocol.hosting import BlockClosed
 from clymq.record.batch import Batch
+from clymq.replication.entries import Genesis
 from clymq.replication.fetch_lost import Lost
 from clymq.replication.mend import SealMark, is_whole
 from clymq.replication.raft_partition import Stored
@@ -234,6 +236,20 @@ def test_readers_see_no_more_through_a_seal_until_the_chain_names_it() -> None:
     assert hosts.driver("c").visible_end == 10
 
 
+def test_a_leader_that_sealed_after_a_fence_shows_no_more_because_others_hold_it() -> None:
+    hosts = Hosts()
+    ahead(hosts, b=10, c=6, leader=15)
+    seen = hosts.driver("a").visible_end
+    assert seen == 10
+    hosts.cut.clear()
+    closed = hosts.fail_over("a", "b")
+    hosts.clock.advance(2 * WAIT_MS)
+    assert hosts.log_of("a") == hosts.log_of("b")
+    assert hosts.driver("a").visible_end == seen
+    assert hosts.driver("a").accept(SealMark(closed.seal_index, closed.seal_crc))
+    assert hosts.driver("a").visible_end == 15
+
+
 def test_pulls_under_the_fence_are_answered_only_by_who_has_sealed() -> None:
     hosts = Hosts()
     ahead(hosts, b=10, c=6, leader=10)
@@ -288,6 +304,110 @@ def test_a_replica_that_knows_what_it_lost_does_not_count_until_it_has_it_again(
     hosts.clock.advance(1000)
     assert hosts.fence("b") == closed
     assert hosts.log_of("b") == hosts.log_of("c")
+
+
+def test_a_lame_replica_seals_only_when_somebody_decides_to_trust_it() -> None:
+    hosts = Hosts()
+    pushed(hosts, 10)
+    hosts.clock.advance(2000)
+    hosts.kill("a")
+    hosts.kill("b")
+    hosts.disks["b"].flip(LOG, len(hosts.log_of("b")) - 900, 3)
+    hosts.start("b")
+    assert isinstance(hosts.fence("b"), ReplicaLost)
+    # Its machine stands where its log once was, which the SEAL would have to say.
+    closed = hosts.told(lambda done: hosts.driver("b").seal_after_fence(EPOCH + 1, done, trusted=True))
+    assert isinstance(closed, BlockClosed)
+    assert closed.end == 7
+    hosts.restart("b")
+    assert hosts.fence("b") == closed, "what it had lost is not missing any more"
+
+
+# --- A block that nobody had pulled anything of ---
+
+
+def unpulled(hosts: Hosts) -> BlockClosed:
+    """Take the leader away before anybody has anything, and let b end the block."""
+    hosts.fence("b")
+    closed = hosts.seal_after_fence("b")
+    assert isinstance(closed, BlockClosed)
+    return closed
+
+
+def cut_off(config: Config = CONFIG) -> Hosts:
+    """Return a block whose leader has something that its followers never heard of."""
+    hosts = Hosts(cut=True, config=config, genesis=Genesis(uid=b"u" * 16, snapshot=_snapshot()))
+    pushed(hosts, 3)
+    assert hosts.log_of("b") == hosts.log_of("c") == b""
+    return hosts
+
+
+def _snapshot() -> bytes:
+    """The state at the end of a block in which p stored one message."""
+    before = Hosts(1)
+    pushed(before, 1)
+    before.seal()
+    return seal_of(before.driver("a").log.block).snapshot
+
+
+def test_whoever_seals_an_empty_log_begins_it_first_so_that_the_next_block_knows_the_state() -> None:
+    hosts = cut_off()
+    hosts.kill("a")
+    closed = unpulled(hosts)
+    assert (closed.start, closed.end, closed.seal_index) == (0, 0, 2)
+    assert seal_of(hosts.driver("b").log.block).snapshot == _snapshot()
+    hosts.cut.clear()
+    hosts.fence("c", source="b")
+    hosts.clock.advance(100)
+    assert hosts.log_of("b") == hosts.log_of("c")
+    assert hosts.seal_after_fence("b") == closed
+
+
+@pytest.mark.parametrize("visibility", ["majority", "leader"])
+def test_a_leader_that_returns_to_such_a_block_keeps_nothing_of_its_own(visibility: str) -> None:
+    hosts = cut_off(msgspec.structs.replace(CONFIG, fetch_visibility=visibility))
+    closed = unpulled(hosts)
+    hosts.cut.clear()
+    hosts.fence("a", source="b")
+    hosts.clock.advance(3000)
+    assert not hosts.driver("a").log.block.sealed
+    lost = hosts.mend("a", closed, "b")
+    assert lost.messages == 3
+    assert hosts.log_of("a") == hosts.log_of("b")
+
+
+def test_a_follower_with_the_leaders_first_entry_does_not_put_the_others_seal_behind_it() -> None:
+    hosts = cut_off()
+    leader = hosts.driver("a").log.block
+    first = Batch.parse(bytes(leader.read_at(0, 1, leader.end_position)))
+    hosts.driver("c").log.write([first])
+    closed = unpulled(hosts)
+    hosts.cut.clear()
+    hosts.fence("c", source="b")
+    hosts.clock.advance(3000)
+    assert not hosts.driver("c").log.block.sealed
+    assert hosts.mend("c", closed, "b").messages == 0
+    assert hosts.log_of("c") == hosts.log_of("b")
+
+
+def test_half_of_such_a_block_is_nobodys_after_a_crash() -> None:
+    hosts = cut_off()
+    hosts.kill("a")
+    unpulled(hosts)
+    block = hosts.driver("b").log.block
+    hosts.disks["b"].open(LOG).truncate(block.position_of(2))
+    hosts.restart("b")
+    assert hosts.driver("b").log.block.last_index == 0
+    assert isinstance(hosts.seal_after_fence("b"), BlockClosed)
+
+
+def test_a_full_disk_leaves_such_a_block_empty_and_it_may_be_tried_again() -> None:
+    hosts = cut_off()
+    hosts.fence("b")
+    hosts.disks["b"].fail("write", path=LOG, full=True)
+    assert isinstance(hosts.seal_after_fence("b"), ClymqError)
+    assert hosts.driver("b").log.machine.applied == 0
+    assert isinstance(hosts.seal_after_fence("b"), BlockClosed)
 
 
 # --- What is lost ---

@@ -7,7 +7,8 @@ import dataclasses
 import msgspec
 import pytest
 
-from clymq.errors import InvalidRequest, NotLeader, ReplicaLost
+from clymq.config import load
+from clymq.errors import ConfigError, InvalidRequest, NotLeader, ReplicaLost
 from clymq.protocol.hosting import BlockClosed
 from clymq.record.batch import Batch
 from clymq.replication.fetch_host import REST_MS, TICK_MS
@@ -65,6 +66,7 @@ def test_a_follower_that_lost_what_readers_saw_is_mended_by_pulling_again() -> N
     assert hosts.driver("b").log.replica.missing_through > hosts.driver("b").log.block.last_index
     hosts.clock.advance(3000)
     assert not hosts.driver("b").log.replica.missing_through
+    assert not hosts.owner("b").downs, "what the checkpoint's state has taken is not taken twice"
     assert hosts.log_of("b") == hosts.log_of("a")
     hosts.restart("b")
     assert not hosts.driver("b").log.replica.missing_through
@@ -136,6 +138,7 @@ def test_a_leader_that_is_hosted_again_in_the_same_life_does_not_lead_again() ->
     hosts.clock.advance(100)
     driver = broker.open(hosts.group, lambda done: done(hosts.genesis))
     assert not driver.leads
+    assert broker.owner.moves == ["a has begun anew"]
     assert values_of(driver.log.block) == [b"p-0"]
 
 
@@ -251,6 +254,11 @@ def test_a_block_is_hosted_once_and_removed_without_a_trace() -> None:
     hosts.clock.advance(20_000)
     assert not broker.host.groups
     assert not broker.host._unsaved
+
+
+def test_pauses_that_would_shrink_are_refused() -> None:
+    with pytest.raises(ConfigError, match="fetch_retry_ms_max"):
+        load(flags={"fetch_retry_ms_min": 2000})
 
 
 def test_what_is_closed_in_good_order_is_on_the_disk() -> None:

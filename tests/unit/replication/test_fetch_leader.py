@@ -240,6 +240,7 @@ def test_a_lost_session_ends_the_leadership_for_good_and_asks_for_a_move_until_i
     hosts.brokers["a"].confirmed = True  # of another session
     with pytest.raises(NotLeader):
         producer.push(b"y")
+    assert not hosts.driver("a").log.machine.leading
     assert hosts.owner("a").moves == ["a has lost its session"]
     hosts.clock.advance(11_000)
     assert len(hosts.owner("a").moves) == 3

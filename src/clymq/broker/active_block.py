@@ -1,0 +1,110 @@
+"""What an active block is to its broker, however it is replicated; and readers that wait at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from clymq.clock import Clock, Timer
+from clymq.config import Config
+from clymq.errors import ClymqError, OffsetOutOfRange
+from clymq.protocol.broker import Pull, Pulled
+from clymq.protocol.hosting import BlockClosed, CloseAccept
+from clymq.replication.entries import Entry
+from clymq.replication.machine import PartitionMachine
+from clymq.rpc.peer import Call
+
+Closed = Callable[[BlockClosed | ClymqError], None]
+
+
+class ActiveBlock(Protocol):
+    """A partition's last block on this broker, leader or not. Refusals are raised, all else is answered."""
+
+    number: int
+    start: int
+    machine: PartitionMachine
+
+    @property
+    def end(self) -> int:
+        """One past the last message that readers may see."""
+        ...
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads, as far as this broker knows."""
+        ...
+
+    def push(self, call: Call, config: Config) -> None:
+        """Store the batch in the payload."""
+
+    def init_producer(self, call: Call) -> None:
+        """Give a producer its next epoch."""
+
+    def pull(self, call: Call) -> None:
+        """Answer a reader with what is there from an offset on, or let it wait."""
+
+    def pull_by_position(self, call: Call) -> None:
+        """Give another replica bytes of the block."""
+
+    def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
+        """Put a control entry into the log."""
+
+    def check_reading(self) -> None:
+        """Raise unless the end of what readers may see is known here."""
+
+    def close_accept(self, request: CloseAccept, answer: Closed) -> None:
+        """End the block, or fence this replica of it; a second call is answered like the first."""
+
+
+class Readers:
+    """Pulls that have come to the end of a block and wait: for more, for their time, or for the block's end."""
+
+    def __init__(self, clock: Clock, block: ActiveBlock, read: Callable[[int, int], memoryview]) -> None:
+        self._clock = clock
+        self._block = block
+        self._read = read
+        self._waiting: dict[Call, Timer] = {}
+
+    def pull(self, call: Call) -> None:
+        """Answer now if there is something to say, else wait."""
+        request: Pull = call.request
+        block = self._block
+        if not block.start <= request.offset <= block.end:
+            raise OffsetOutOfRange(request.offset, first=block.start, end=block.end)
+        if request.offset < block.end or not request.wait_ms_max or block.machine.sealed:
+            self._answer(call)
+            return
+        self._waiting[call] = self._clock.call_later(request.wait_ms_max, lambda: self._finish(call))
+        call.on_cancel(lambda: self._forget(call))
+
+    def look(self) -> None:
+        """More may be visible, or the block has ended."""
+        end, sealed = self._block.end, self._block.machine.sealed
+        for call in [call for call in self._waiting if sealed or call.request.offset < end]:
+            self._finish(call)
+
+    def fail(self, error: ClymqError) -> None:
+        """Nothing more will come here: whoever waits asks elsewhere."""
+        for call in list(self._waiting):
+            self._forget(call)
+            call.fail(error)
+
+    def _forget(self, call: Call) -> None:
+        timer = self._waiting.pop(call, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _finish(self, call: Call) -> None:
+        self._forget(call)
+        try:
+            self._answer(call)
+        except ClymqError as error:
+            call.fail(error)
+
+    def _answer(self, call: Call) -> None:
+        request: Pull = call.request
+        block, end = self._block, self._block.end
+        data = self._read(request.offset, request.bytes_max) if request.offset < end else memoryview(b"")
+        following = block.number + 1 if block.machine.sealed and request.offset >= end else 0
+        reply = Pulled(high_watermark=end, log_start=block.start, block=block.number, next_block=following)
+        call.reply(reply, [data] if data else ())

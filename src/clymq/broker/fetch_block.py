@@ -1,0 +1,141 @@
+"""An active fetch block as a broker serves it: its leader takes pushes and readers, its followers pull.
+
+Also the owner that its driver tells things to: what needs the controller goes to `FetchNews`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from clymq.broker.active_block import Closed, Readers
+from clymq.broker.raft_block import answer_epoch, checked_batch
+from clymq.clock import Clock
+from clymq.config import Config
+from clymq.errors import AckMismatch, ClymqError, NotLeader
+from clymq.protocol.broker import OFFSET_UNKNOWN, InitProducer, Push, Pushed
+from clymq.protocol.controller import HostedBlock
+from clymq.protocol.hosting import CloseAccept
+from clymq.record import producer_id
+from clymq.replication.entries import Entry
+from clymq.replication.fetch_driver import FetchDriver
+from clymq.replication.fetch_surroundings import PulledBatches
+from clymq.replication.machine import Elected, PartitionMachine
+from clymq.replication.raft_partition import Stored
+from clymq.rpc.peer import Call
+from clymq.types import Ack
+
+
+class FetchNews(Protocol):
+    """What the controller must hear of a fetch block."""
+
+    def needs_move(self, reason: str) -> None:
+        """The partition needs its next block."""
+
+    def replica_down(self, error: ClymqError) -> None:
+        """This replica is lost or cannot write."""
+
+
+class FetchBlock:
+    """One active block on this broker, leader or not. `attach` it to the driver that it was made for."""
+
+    def __init__(self, me: str, place: HostedBlock, machine: PartitionMachine, clock: Clock, news: FetchNews) -> None:
+        self._me = me
+        self.number = place.block
+        self.start = place.start
+        self.machine = machine
+        self._news = news
+        self._clock = clock
+
+    def attach(self, driver: FetchDriver) -> None:
+        """Speak through this driver from now on."""
+        self.driver = driver
+        self._readers = Readers(self._clock, self, driver.read)
+
+    @property
+    def end(self) -> int:
+        """One past the last message that readers may see."""
+        return self.driver.visible_end
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads this block, for as long as it lasts."""
+        return self.driver.group.leader
+
+    # --- Verbs ---
+
+    def push(self, call: Call, config: Config) -> None:
+        """Store the batch in the payload; it is answered as its ack says."""
+        request: Push = call.request
+        if request.ack not in {Ack.LEADER, Ack.NONE}:
+            raise AckMismatch(f"{request.topic}/{request.partition} has no majority to acknowledge with")
+        batch = checked_batch(call, config)
+
+        def answer(outcome: Stored | ClymqError) -> None:
+            if isinstance(outcome, Stored):
+                offset = OFFSET_UNKNOWN if request.ack == Ack.NONE else outcome.base_offset
+                call.reply(Pushed(offset, batch.append_time, outcome.duplicate))
+            else:
+                call.fail(outcome)
+
+        self.driver.push(batch, request.ack, answer)
+
+    def init_producer(self, call: Call) -> None:
+        """Give a producer its next epoch."""
+        request: InitProducer = call.request
+        self.driver.init_producer(producer_id(request.producer), lambda outcome: answer_epoch(call, outcome))
+
+    def pull(self, call: Call) -> None:
+        """Answer with what is visible from an offset on, or wait for it."""
+        self.check_reading()
+        self._readers.pull(call)
+
+    def pull_by_position(self, call: Call) -> None:
+        """Give another replica what it does not have."""
+
+        def answer(outcome: PulledBatches | ClymqError) -> None:
+            if isinstance(outcome, PulledBatches):
+                call.reply(outcome.reply, [outcome.payload] if len(outcome.payload) else ())
+            else:
+                call.fail(outcome)
+
+        self.driver.pull(call.request, answer)
+
+    def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
+        """Put a control entry into the log."""
+        self.driver.write(entry, answer, visible=True)
+
+    def check_reading(self) -> None:
+        """Raise unless this is the block's leader; one that takes no more pushes still shows what it has."""
+        group = self.driver.group
+        if group.leader != self._me:
+            raise NotLeader(f"{self._me} does not lead {group.name}", hint=group.leader)
+
+    def close_accept(self, request: CloseAccept, answer: Closed) -> None:
+        """End the block in good order, fence this replica, or end the block here after a fence."""
+        if request.seal:
+            self.driver.seal_after_fence(request.epoch, answer)
+        elif request.fence:
+            self.driver.fence(request.epoch, answer, source=request.source)
+        else:
+            self.driver.seal(request.epoch, answer)
+
+    # --- What its driver tells it ---
+
+    def leads(self, elected: Elected) -> None:
+        """This replica has begun the block; the tree named it as leader already."""
+
+    def advanced(self) -> None:
+        """Readers may see more."""
+        self._readers.look()
+
+    def ask_for_move(self, reason: str) -> None:
+        """The partition needs its next block."""
+        self._news.needs_move(reason)
+
+    def replica_down(self, error: ClymqError) -> None:
+        """This replica cannot write, or does not know what it once promised."""
+        self._news.replica_down(error)
+
+    def whole(self) -> None:
+        """This replica has everything up to a SEAL; the chain will say whether that is the end."""

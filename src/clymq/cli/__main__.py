@@ -1,0 +1,5 @@
+"""`python -m clymq.cli`: the command, for whoever has the interpreter and not the script: `clymq up` runs this."""
+
+from clymq.cli.main import main
+
+main()

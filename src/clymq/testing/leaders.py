@@ -1,0 +1,68 @@
+"""Who leads a partition, by the word of the brokers: the tree may name one that is dead, or be out of reach itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from clymq.client.cluster import Cluster
+from clymq.client.waiting import Deadline
+from clymq.errors import ClymqError
+from clymq.protocol.controller import DescribeTopic
+from clymq.protocol.hosting import PrepareState
+from clymq.testing.waiting import until_asked
+from clymq.types import Ack
+
+LEADER_SECONDS_MAX: Final = 20.0
+# One that is frozen or cut off does not answer; the others need not wait for it.
+_ASK_MS: Final = 500.0
+
+
+class Leaders:
+    """Asks the brokers of one cluster; what a partition's uid is, it asks the controller once."""
+
+    def __init__(self) -> None:
+        self._uids: dict[tuple[str, str], str] = {}
+
+    async def find(
+        self, brokers: Mapping[str, str], bootstrap: str, topic: str, partition: str, *, seconds_max: float
+    ) -> str:
+        """Wait until exactly one of the brokers, given with their addresses, says that it leads, and return it."""
+        found: list[str] = []
+        cluster = Cluster(bootstrap, name="clymq-leader", role="admin", surroundings=None)
+
+        async def look() -> bool:
+            uid = await self._uid(cluster, topic, partition, seconds_max)
+            claims = await asyncio.gather(
+                *(_claims(cluster, name, address, topic, partition, uid) for name, address in brokers.items())
+            )
+            found[:] = [name for name, claimed in zip(brokers, claims, strict=True) if claimed]
+            if not found:
+                self._uids.pop((topic, partition), None)  # it may have been made anew
+            return len(found) == 1
+
+        try:
+            await until_asked(look, f"one broker leads {topic}/{partition}", seconds_max=seconds_max)
+        finally:
+            await cluster.close()
+        return found[0]
+
+    async def _uid(self, cluster: Cluster, topic: str, partition: str, seconds_max: float) -> str:
+        place = topic, partition
+        known = self._uids.get(place)
+        if known is None:
+            deadline = Deadline(cluster.clock, seconds_max)
+            described = await cluster.ask_controller(DescribeTopic(topic), deadline)
+            known = next((each.uid for each in described.partitions if each.partition == partition), None)
+            assert known is not None, f"{topic} has no partition {partition}"
+            self._uids[place] = known
+        return known
+
+
+async def _claims(cluster: Cluster, name: str, address: str, topic: str, partition: str, uid: str) -> bool:
+    request = PrepareState(topic, partition, uid, state=Ack.QUORUM, block=0, epoch=0)
+    try:
+        return (await cluster.ask(address, request, timeout_ms=_ASK_MS)).reply.leader == name
+    except ClymqError:
+        return False  # it does not host the partition, or cannot be reached

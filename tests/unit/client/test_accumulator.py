@@ -1,0 +1,125 @@
+"""Batching: by size, by time, bounded; pure."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clymq.client.accumulator import Accumulator, Draft, Moment
+from clymq.errors import BufferFull, InvalidRequest
+from clymq.record import Batch, BatchBuilder
+
+
+def accumulator(*, batch_bytes: int = 1000, linger_ms: float = 5, buffer_bytes_max: int = 10_000) -> Accumulator:
+    return Accumulator(
+        batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes_max=buffer_bytes_max, new_builder=BatchBuilder
+    )
+
+
+def at(monotonic_ms: float) -> Moment:
+    return Moment(monotonic_ms, 1_000_000 + int(monotonic_ms * 1000))
+
+
+def values(draft: Draft) -> list[bytes]:
+    return Batch.parse(draft.builder.build(producer="p", cmdindex=1)).values()
+
+
+def test_a_draft_gathers_the_messages_of_one_partition() -> None:
+    drafts = accumulator()
+    first = drafts.add("t", "0", at(0), b"a")
+    assert drafts.add("t", "0", at(1), b"b") is first
+    assert drafts.add("t", "1", at(1), b"c") is not first
+    assert (first.count, first.opened.monotonic_ms, first.closed) == (2, 0, False)
+    assert values(first) == [b"a", b"b"]
+
+
+def test_a_message_that_does_not_fit_closes_the_draft() -> None:
+    drafts = accumulator(batch_bytes=1000)
+    first = drafts.add("t", "0", at(0), bytes(600))
+    second = drafts.add("t", "0", at(0), bytes(600))
+    assert first is not second
+    assert drafts.ready == [first]
+    drafts.add("t", "0", at(0), bytes(400))  # the second is full to the last byte
+    assert list(drafts.take_ready()) == [first, second]
+    assert drafts.ready == []
+
+
+def test_a_message_larger_than_a_batch_goes_alone() -> None:
+    drafts = accumulator(batch_bytes=1000, buffer_bytes_max=100_000)
+    small = drafts.add("t", "0", at(0), b"a")
+    large = drafts.add("t", "0", at(0), bytes(5000))
+    after = drafts.add("t", "0", at(0), b"b")
+    assert [small.count, large.count, after.count] == [1, 1, 1]
+    assert drafts.ready == [small, large]
+
+
+def test_a_draft_is_due_when_its_first_message_has_lingered() -> None:
+    drafts = accumulator(linger_ms=5)
+    assert drafts.next_due_ms() is None
+    first = drafts.add("t", "0", at(0), b"a")
+    second = drafts.add("t", "1", at(3), b"b")
+    drafts.add("t", "0", at(4), b"c")
+    assert drafts.next_due_ms() == 5
+    drafts.close_due(4.9)
+    assert drafts.ready == []
+    drafts.close_due(5)
+    assert drafts.ready == [first]
+    assert drafts.next_due_ms() == 8
+    drafts.close(second)
+    drafts.close(second)
+    assert drafts.ready == [first, second]
+
+
+def test_a_full_buffer_refuses_and_forgets_nothing() -> None:
+    drafts = accumulator(buffer_bytes_max=2000)
+    first = drafts.add("t", "0", at(0), bytes(900))
+    drafts.add("t", "1", at(0), bytes(900))
+    with pytest.raises(BufferFull):
+        drafts.add("t", "0", at(0), bytes(900))
+    assert (first.count, first.closed) == (1, False)
+    drafts.settle(first)
+    drafts.add("t", "2", at(0), bytes(900))
+
+
+def test_one_message_always_fits_where_nothing_is_buffered() -> None:
+    drafts = accumulator(buffer_bytes_max=10)
+    draft = drafts.add("t", "0", at(0), bytes(5000))
+    with pytest.raises(BufferFull):
+        drafts.add("t", "0", at(0), b"")
+    drafts.settle(draft)
+    assert drafts.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("wrong", [{"value": "text"}, {"value": 5}, {"value": b"", "headers": [("a",)]}])
+def test_what_cannot_be_added_leaves_nothing_behind(wrong: dict[str, object]) -> None:
+    drafts = accumulator()
+    with pytest.raises(InvalidRequest):
+        drafts.add("t", "0", at(0), **wrong)  # type: ignore[arg-type]
+    assert drafts.next_due_ms() is None
+    assert drafts.buffered_bytes == 0
+    drafts.close_all()
+    assert drafts.ready == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 700), st.integers(0, 9)), max_size=60))
+def test_every_message_is_in_one_draft_in_order_and_the_sums_agree(steps: list[tuple[str, int, int]]) -> None:
+    drafts = accumulator(buffer_bytes_max=1 << 30)
+    now, ready = 0.0, []
+    expected: dict[str, list[bytes]] = {"a": [], "b": []}
+    for number, (partition, size, passed_ms) in enumerate(steps):
+        now += passed_ms
+        drafts.close_due(now)
+        value = b"%04d" % number + bytes(size)
+        drafts.add("t", partition, at(now), value)
+        expected[partition].append(value)
+        ready += drafts.take_ready()
+    drafts.close_all()
+    ready += drafts.take_ready()
+    assert drafts.buffered_bytes == sum(draft.size_bytes for draft in ready)
+    found: dict[str, list[bytes]] = {"a": [], "b": []}
+    for draft in ready:
+        assert draft.count == len(draft.builder)
+        assert draft.size_bytes <= 1000
+        found[draft.partition] += values(draft)
+    assert found == expected

@@ -1,0 +1,95 @@
+"""Where a message goes: vectors that every client must agree on, and cuts that lose nothing."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clymq.client.identity import default_name
+from clymq.client.partitioning import Sticky, by_key, by_key_column, cut_table, cuts, partition_of
+from clymq.client.receipts import merged
+from clymq.types import check_name
+
+FOUR = ("0", "1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    ("key", "crc", "of_four", "of_three"),
+    [
+        (b"", 0x00000000, "0", "beijing"),
+        (b"a", 0xE8B7BE43, "3", "beijing"),
+        (b"123456789", 0xCBF43926, "2", "xian"),
+        (b"order-1", 0xE0B37FEF, "3", "shanghai"),
+        ("北京".encode(), 0xCC6B7E91, "1", "beijing"),
+    ],
+)
+def test_a_key_goes_to_the_partition_of_its_crc32(key: bytes, crc: int, of_four: str, of_three: str) -> None:
+    names = ("beijing", "shanghai", "xian")
+    assert partition_of(key, FOUR) == FOUR[crc % 4] == of_four
+    assert partition_of(key, names) == names[crc % 3] == of_three
+
+
+@given(st.lists(st.none() | st.binary(max_size=8), max_size=100))
+def test_columns_and_tables_are_divided_alike(keys: list[bytes | None]) -> None:
+    chosen = by_key(keys, FOUR)
+    assert sorted(at for each in chosen.values() for at in each) == list(range(len(keys)))
+    table = pa.table({"value": [b"%d" % n for n in range(len(keys))], "key": pa.array(keys, pa.binary())})
+    parts = {
+        name: [int(value) for value in part.column("value").to_pylist()]
+        for name, part in by_key_column(table, FOUR).items()
+        if part.num_rows
+    }
+    assert parts == chosen
+
+
+@given(st.lists(st.integers(0, 50), max_size=50), st.integers(1, 100))
+def test_cuts_cover_everything_once_within_the_limit(sizes: list[int], limit: int) -> None:
+    found = list(cuts(sizes, limit))
+    assert [at for start, end, _ in found for at in range(start, end)] == list(range(len(sizes)))
+    for start, end, size in found:
+        assert size == sum(sizes[start:end])
+        assert size <= limit or end - start == 1
+    # No cut too many: the next message would not have fitted.
+    for (start, end, size), (_, after, _) in pairwise(found):
+        assert size + sizes[end] > limit
+        assert after > end > start
+
+
+def test_a_table_is_cut_where_it_is_large() -> None:
+    sizes = [10] * 1000 + [5000] * 20
+    table = pa.table({"value": [bytes(size) for size in sizes]})
+    pieces = list(cut_table(table, 8000))
+    assert sum(piece.num_rows for piece in pieces) == 1020
+    assert all(piece.nbytes <= 8000 or piece.num_rows == 1 for piece in pieces)
+    assert [len(v) for piece in pieces for v in piece.column("value").to_pylist()] == sizes
+
+
+def test_the_turn_goes_on_only_with_the_batch_of_the_current_partition() -> None:
+    sticky = Sticky(0.5)
+    assert sticky.current(FOUR) == "2"
+    sticky.advance("0", FOUR)
+    assert sticky.current(FOUR) == "2"
+    sticky.advance("2", FOUR)
+    assert sticky.current(FOUR) == "3"
+    sticky.advance("3", FOUR)
+    assert sticky.current(FOUR) == "0"
+
+
+def test_ranges_that_adjoin_are_joined() -> None:
+    ranges = [("a", 0, 5), ("b", 7, 1), ("a", 5, 2), ("a", 9, 1), ("c", None, 1), ("c", None, 2)]
+    assert merged(ranges) == [("a", 0, 7), ("b", 7, 1), ("a", 9, 1), ("c", None, 3)]
+
+
+def test_a_default_name_is_a_name_and_one_of_a_kind() -> None:
+    names = {default_name() for _ in range(100)}
+    assert len(names) == 100
+    for name in names:
+        check_name(name)
+        machine, pid, chance = name.split("-")
+        assert len(machine) == 12
+        assert pid.isdigit()
+        assert len(chance) == 16
