@@ -65,6 +65,8 @@ class FakePartition:
     """Whom the controller takes for the leader; empty: it is right."""
     hints: bool = True
     """Whether those who do not lead say who does."""
+    misleading: dict[str, str] = field(default_factory=dict)
+    """Whom a broker names instead of the leader."""
     hold: bool = False
     """Append, but neither commit nor answer until `commit`."""
     refuse: deque[ClymqError] = field(default_factory=deque)
@@ -191,6 +193,11 @@ class FakePartition:
             self._serve_or_wait(call)
         return answer
 
+    def not_leader(self, broker: str) -> NotLeader:
+        """Return what a broker says that does not lead."""
+        named = self.misleading.get(broker, self.leader)
+        return NotLeader(f"{broker} does not lead", hint=named if self.hints else None)
+
     # --- Pushing ---
 
     def push(self, call: Call) -> None:
@@ -241,7 +248,7 @@ class FakePartition:
         if broker != self.leader:
             if any(broker in block.brokers for block in self.sealed):
                 raise NotHosted(f"offset {offset} is not here", hint="ask where it is")
-            raise NotLeader(f"{broker} does not lead", hint=self.leader if self.hints else None)
+            raise self.not_leader(broker)
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRange(offset, first=self.start, end=self.end)
         self._serve_or_wait(call)
@@ -355,7 +362,7 @@ class FakeCluster:
             def handler(call: Call) -> None:
                 partition = self._found(call, broker)
                 if partition.leader != broker:
-                    raise NotLeader(f"{broker} does not lead", hint=partition.leader if partition.hints else None)
+                    raise partition.not_leader(broker)
                 handle(partition, call)
 
             return handler

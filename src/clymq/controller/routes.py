@@ -19,7 +19,15 @@ from clymq.controller.moves import Moves
 from clymq.controller.pacing import pause
 from clymq.controller.roster import Attendance, Roster
 from clymq.controller.subscriptions import POINT_TO_POINT, Subscriptions
-from clymq.errors import ClymqError, DataLost, LeaderUnavailable, OffsetOutOfRange, PartitionUnset
+from clymq.errors import (
+    ClymqError,
+    DataLost,
+    LeaderUnavailable,
+    NotReady,
+    OffsetOutOfRange,
+    PartitionUnset,
+    UnknownPartition,
+)
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.nodes import Replica
 from clymq.protocol.controller import ConGetBroker, ConsumerRoutes, ProducerRoute, ProGetBroker, ReadRoute
@@ -176,7 +184,9 @@ class Routes:
                 try:
                     return replica.broker, (await self._brokers.ask(replica.broker, prepare)).offset
                 except ClymqError as error:
-                    problem = error
+                    # The chain may have moved a moment ago, and the broker not have heard of it: no final answer.
+                    unheard = isinstance(error, UnknownPartition)
+                    problem = NotReady(f"{replica.broker} does not host it yet: {error}") if unheard else error
         raise problem
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clymq.client.accumulator import Accumulator, Draft, Moment
+from clymq.client.accumulator import Accumulator, Draft, Moment, Now
 from clymq.errors import BufferFull, InvalidRequest
 from clymq.record import Batch, BatchBuilder
 
@@ -17,8 +17,8 @@ def accumulator(*, batch_bytes: int = 1000, linger_ms: float = 5, buffer_bytes_m
     )
 
 
-def at(monotonic_ms: float) -> Moment:
-    return Moment(monotonic_ms, 1_000_000 + int(monotonic_ms * 1000))
+def at(monotonic_ms: float) -> Now:
+    return lambda: Moment(monotonic_ms, 1_000_000 + int(monotonic_ms * 1000))
 
 
 def values(draft: Draft) -> list[bytes]:

@@ -77,8 +77,8 @@ def test_two_brokers_that_name_each_other_do_not_keep_a_producer_running() -> No
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
         partition = cluster.topics["t"]["0"]
         await producer.push("t", b"x", partition="1")
-        partition.leader = "nobody"
-        partition.recorded = "Broker0"
+        partition.leader, partition.recorded = "nobody", "Broker0"
+        partition.misleading = {"Broker0": "Broker1", "Broker1": "Broker0"}
         pushing = asyncio.create_task(producer.push("t", b"y", partition="0"))
         await pause(cluster.clock, 3000)
         assert cluster.asked["InitProducer"] < 20
@@ -367,6 +367,8 @@ def test_the_loss_of_what_a_majority_acknowledged_is_an_error() -> None:
 def test_a_producer_that_was_dropped_for_idleness_goes_on() -> None:
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
         partition = cluster.topics["t"]["0"]
+        for _ in range(5):
+            partition.init("restless")  # whoever comes back begins above all who were dropped
         await producer.push("t", b"1")
         assert isinstance(cluster.clock, ManualClock)
         cluster.clock.jump_wall(8 * 24 * 3600 * 1_000_000)

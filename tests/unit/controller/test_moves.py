@@ -13,13 +13,22 @@ from clymq.controller.moves import Moves
 from clymq.controller.placement import key_of
 from clymq.controller.ring import Ring
 from clymq.controller.roster import Attendance
-from clymq.errors import InvalidRequest, NotEnoughReplicas, RequestTimeout, UnknownPartition
+from clymq.errors import (
+    ClymqError,
+    InvalidRequest,
+    NotEnoughReplicas,
+    NotLeader,
+    ReplicaLost,
+    RequestTimeout,
+    UnknownPartition,
+)
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.store import MetadataStore
 from clymq.protocol.controller import (
     AlterTopic,
     CreatePart,
     CreateTopic,
+    DeleteTopic,
     DescribeTopic,
     ForceSeal,
     MovePartition,
@@ -507,6 +516,82 @@ def test_the_seal_does_not_wait_for_a_majority_for_ever() -> None:
         await world.until_true(lambda: at_block(world, 2), "the block has moved")
         assert world.clock.monotonic_ms() - began_ms >= world.config.seal_wait_ms_max
         assert (await world.view()).now.start == 10
+
+    run(test)
+
+
+def test_a_leader_that_says_itself_that_it_does_not_lead_is_fenced() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        world.brokers.append(view.partition.value.uid, 1, 10)
+
+        async def refuse(name: str, request: Any) -> None:
+            if isinstance(request, CloseAccept) and not request.fence:
+                raise NotLeader(f"{name} has lost its session and leads no more")
+
+        world.brokers.before = refuse
+        await world.ask(SetPartitionState("t", "p", Ack.QUORUM))
+        assert (await world.view()).now.start == 10
+        assert {request.fence for _, request in world.brokers.asked(CloseAccept)} == {True}
+
+    run(test)
+
+
+def test_where_the_furthest_cannot_seal_the_next_does_if_enough_are_fenced_without_it() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        uid, leader = view.partition.value.uid, view.now.leader
+        world.brokers.append(uid, 1, 10)
+        world.brokers.append(uid, 1, 5, at=(leader,))
+
+        async def refuse(name: str, request: Any) -> None:
+            if isinstance(request, CloseAccept) and name == leader and (request.seal or not request.fence):
+                raise ReplicaLost("its disk failed")
+
+        world.brokers.before = refuse
+        await world.ask(SetPartitionState("t", "p", Ack.QUORUM))
+        view = await world.view()
+        assert (view.now.start, view.sealed[0].block.end) == (10, 10)
+        # With one more away there are not enough left without the furthest, and nothing is given up.
+        view = await world.make("t", "q", ack=Ack.LEADER)
+        leader = view.now.leader
+        world.brokers.append(view.partition.value.uid, 1, 10, at=(leader,))
+        await world.kill_broker(next(name for name in view.members if name != leader))
+        with pytest.raises(RequestTimeout):
+            await world.ask(SetPartitionState("t", "q", Ack.QUORUM))
+        assert (await world.view("t", "q")).now.block == 1
+
+    run(test)
+
+
+def test_an_end_that_does_not_fit_the_chain_is_never_written_into_it() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        uid = view.partition.value.uid
+        for name in view.members:
+            world.brokers[name].blocks[uid, 1].start = 7
+            world.brokers[name].blocks[uid, 1].end = 9
+        with pytest.raises(RequestTimeout):
+            await world.ask(SetPartitionState("t", "p", Ack.QUORUM))
+        view = await world.view()
+        assert (view.now.block, view.sealed) == (1, ())
+
+    run(test, move_wait_ms_max=500)
+
+
+def test_a_topic_that_is_deleted_takes_its_waiting_moves_with_it() -> None:
+    async def test(world: World) -> None:
+        await world.make()
+        world.brokers.before = held = Held()
+        asked = asyncio.ensure_future(world.ask(SetPartitionState("t", "p", Ack.LEADER)))
+        await world.until(lambda: held.asked, "the move is under way")
+        world.brokers.before = None
+        await world.ask(DeleteTopic("t"))
+        with pytest.raises(ClymqError):
+            await asked
+        await world.make(ack=Ack.LEADER)
+        await world.sleep(500)
+        assert (await world.view()).now.block == 1
 
     run(test)
 

@@ -315,12 +315,12 @@ def test_a_lame_replica_seals_only_when_somebody_decides_to_trust_it() -> None:
     hosts.disks["b"].flip(LOG, len(hosts.log_of("b")) - 900, 3)
     hosts.start("b")
     assert isinstance(hosts.fence("b"), ReplicaLost)
-    # Its machine stands where its log once was, which the SEAL would have to say.
     closed = hosts.told(lambda done: hosts.driver("b").seal_after_fence(EPOCH + 1, done, trusted=True))
     assert isinstance(closed, BlockClosed)
     assert closed.end == 7
     hosts.restart("b")
     assert hosts.fence("b") == closed, "what it had lost is not missing any more"
+    assert hosts.driver("b").log.block.loss is None
 
 
 # --- A block that nobody had pulled anything of ---

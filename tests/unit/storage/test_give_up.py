@@ -71,8 +71,22 @@ def test_a_seal_can_be_given_up(block: Block) -> None:
 
 
 def test_what_is_not_there_cannot_be_given_up(files: MemoryFiles, block: Block) -> None:
+    assert block.give_up(22) is None
     assert block.give_up(21) is None
     assert block.last_index == 20
+    assert not kept(files)
+
+
+def test_what_was_lost_can_be_given_up(files: MemoryFiles, block: Block) -> None:
+    block.write_checkpoint(20, b"state")
+    block.close()
+    files.flip(LOG, block.position_of(15) + 130, 3)
+    damaged = reopened(files, verify=True)
+    assert (damaged.loss is not None, damaged.last_index) == (True, 14)
+    damaged.acknowledge_loss()
+    assert damaged.give_up(15) is None
+    again = reopened(files)
+    assert (again.loss, again.last_index, again.commit_index) == (None, 14, 14)
     assert not kept(files)
 
 
