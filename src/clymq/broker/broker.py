@@ -280,9 +280,29 @@ class Broker(Reports):
     def elected(self, partition: HostedPartition, block: int, term: int) -> None:
         """This broker leads a block: the tree is told, until it is another's turn."""
         active = partition.active
-        assert isinstance(active, RaftBlock)
         report = BecomeLeader(partition.topic, partition.name, partition.uid, block, self.name, term, self._incarnation)
-        self._spawn(self._tell(report, lambda: active.driver.node.term == term and partition.active is active))
+
+        def still_true() -> bool:
+            if isinstance(active, RaftBlock) and active.driver.node.term != term:
+                return False
+            return partition.active is active
+
+        self._spawn(self._tell(report, still_true))
+
+    def whole(self, partition: HostedPartition, block: int) -> None:
+        """A replica of a sealed block is whole: it may be counted on."""
+        sealed = partition.sealed[block]
+        report = UpdateDup(
+            partition.topic,
+            partition.name,
+            partition.uid,
+            block,
+            self.name,
+            sealed.end,
+            disk_id=self._disk_id,
+            whole=True,
+        )
+        self._spawn(self._tell(report, lambda: partition.sealed.get(block) is sealed))
 
     def replica_down(self, partition: HostedPartition, block: int, reason: str) -> None:
         """A replica here is lost."""
@@ -297,6 +317,18 @@ class Broker(Reports):
     def lost(self, partition: HostedPartition, messages: int) -> None:
         """Acknowledged messages are not in a sealed block; they are kept aside."""
         self.lost_messages[partition.uid] = self.lost_messages.get(partition.uid, 0) + messages
+        number = max(partition.sealed)
+        report = UpdateDup(
+            partition.topic,
+            partition.name,
+            partition.uid,
+            number,
+            self.name,
+            partition.sealed[number].end,
+            disk_id=self._disk_id,
+            lost_messages=messages,
+        )
+        self._spawn(self._tell(report, lambda: True))
 
     async def _tell(self, report: Any, still_true: Callable[[], bool]) -> None:
         while still_true():

@@ -29,6 +29,9 @@ from clymq.types import Ack
 class FetchNews(Protocol):
     """What the controller must hear of a fetch block."""
 
+    def began(self, term: int) -> None:
+        """This broker leads the block, and its first entry is written."""
+
     def needs_move(self, reason: str) -> None:
         """The partition needs its next block."""
 
@@ -123,7 +126,8 @@ class FetchBlock:
     # --- What its driver tells it ---
 
     def leads(self, elected: Elected) -> None:
-        """This replica has begun the block; the tree named it as leader already."""
+        """This replica has begun the block."""
+        self._news.began(max(1, elected.term))
 
     def advanced(self) -> None:
         """Readers may see more."""

@@ -76,6 +76,9 @@ class Reports:
     def elected(self, partition: HostedPartition, block: int, term: int) -> None:
         """A group here has a leader: this broker."""
 
+    def whole(self, partition: HostedPartition, block: int) -> None:
+        """A replica of a sealed block here is whole."""
+
     def replica_down(self, partition: HostedPartition, block: int, reason: str) -> None:
         """A replica here is lost."""
 
@@ -230,6 +233,8 @@ class Hosting:
             self._reports.lost(partition, lost)
         if not whole:
             self._spawn(self._mend(partition, block))
+        elif place.copy:
+            self._reports.whole(partition, block.number)
 
     def _release(self, partition: HostedPartition, named: set[tuple[str, int]]) -> None:
         """Let go of what the tree does not name any more; the folder is for retention to remove."""
@@ -297,6 +302,7 @@ class Hosting:
             try:
                 await block.mend(self._sources(partition, block.number, block.replicas))
                 log.info("%s/%s: block %d is whole", partition.topic, partition.name, block.number)
+                self._reports.whole(partition, block.number)
             except ClymqError as error:
                 log.warning(
                     "%s/%s: block %d cannot be mended yet: %s", partition.topic, partition.name, block.number, error
@@ -341,6 +347,9 @@ class _News:
         self._reports = reports
         self._partition = partition
         self._block = block
+
+    def began(self, term: int) -> None:
+        self._reports.elected(self._partition, self._block, term)
 
     def needs_move(self, reason: str) -> None:
         self._reports.needs_move(self._partition, self._block, reason)
