@@ -338,26 +338,24 @@ def _allowed(kind: Any, meta: Meta) -> str:
     return "one of " + ", ".join(kind.__args__)
 
 
+# The first is never above the second.
+_ORDERED = (
+    ("message_bytes_max", "batch_bytes_max"),
+    ("election_ms_min", "election_ms_max"),
+    ("fetch_retry_ms_min", "fetch_retry_ms_max"),
+    ("retry_ms_min", "retry_ms_max"),
+    ("reconnect_ms_min", "reconnect_ms_max"),
+)
+
+
 def _check_together(config: Config) -> None:
     """Refuse values that are each allowed but not with one another."""
-    if config.message_bytes_max > config.batch_bytes_max:
-        limit = f"must be at most batch_bytes_max = {config.batch_bytes_max}"
-        raise ConfigError("message_bytes_max", config.message_bytes_max, limit)
-    if config.election_ms_min > config.election_ms_max:
-        limit = f"must be at most election_ms_max = {config.election_ms_max}"
-        raise ConfigError("election_ms_min", config.election_ms_min, limit)
+    for low, high in _ORDERED:
+        if getattr(config, low) > getattr(config, high):
+            raise ConfigError(low, getattr(config, low), f"must be at most {high} = {getattr(config, high)}")
     if 2 * config.heartbeat_ms > config.election_ms_min:
         limit = f"must be at most half of election_ms_min = {config.election_ms_min}"
         raise ConfigError("heartbeat_ms", config.heartbeat_ms, limit)
     if config.frame_bytes_max < config.batch_bytes_max + 64 * KiB:
         limit = f"must be at least 64 KiB more than batch_bytes_max = {config.batch_bytes_max}"
         raise ConfigError("frame_bytes_max", config.frame_bytes_max, limit)
-    if config.fetch_retry_ms_min > config.fetch_retry_ms_max:
-        limit = f"must be at most fetch_retry_ms_max = {config.fetch_retry_ms_max}"
-        raise ConfigError("fetch_retry_ms_min", config.fetch_retry_ms_min, limit)
-    if config.retry_ms_min > config.retry_ms_max:
-        limit = f"must be at most retry_ms_max = {config.retry_ms_max}"
-        raise ConfigError("retry_ms_min", config.retry_ms_min, limit)
-    if config.reconnect_ms_min > config.reconnect_ms_max:
-        limit = f"must be at most reconnect_ms_max = {config.reconnect_ms_max}"
-        raise ConfigError("reconnect_ms_min", config.reconnect_ms_min, limit)
