@@ -153,6 +153,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=100_000, description="blocks that the controller begins to move or copy in one look round")
     ] = 64
 
+    delete_delay_ms: Annotated[
+        int,
+        Meta(ge=0, le=DAY_MS, description="what the tree no longer names is deleted from a broker's disk after this"),
+    ] = 60_000
     config_ms: Annotated[int, Meta(ge=10, le=600_000, description="a broker asks this often what it should host")] = (
         5_000
     )

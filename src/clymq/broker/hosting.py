@@ -19,7 +19,7 @@ from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
 from clymq.clock import Clock
 from clymq.config import Config
-from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, UnknownPartition
+from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, StorageError, UnknownPartition
 from clymq.protocol.broker import Pull
 from clymq.protocol.controller import BlockBefore, BrokerConfig, HostedBlock
 from clymq.protocol.hosting import PrepareAccept, ReplicaPlace
@@ -38,6 +38,7 @@ from clymq.replication.raft_partition import RaftPartition
 from clymq.replication.replica import Replica
 from clymq.storage.files import Files
 from clymq.storage.folder import DataFolder
+from clymq.storage.replace import remove_folder
 from clymq.types import Ack
 
 log = logging.getLogger("clymq.broker")
@@ -122,6 +123,7 @@ class Hosting:
         self._partitions: dict[str, HostedPartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost: set[tuple[str, int]] = set()
+        self._closed = False
 
     @property
     def partitions(self) -> list[HostedPartition]:
@@ -237,14 +239,37 @@ class Hosting:
             self._reports.whole(partition, block.number)
 
     def _release(self, partition: HostedPartition, named: set[tuple[str, int]]) -> None:
-        """Let go of what the tree does not name any more; the folder is for retention to remove."""
+        """Let go of what the tree does not name any more; the bytes go a while later."""
         active = partition.active
         if active is not None and (partition.uid, active.number) not in named:
             self._stop(partition)
+            self._delete_later(partition, active.number)
         for number in [number for number in partition.sealed if (partition.uid, number) not in named]:
             partition.sealed.pop(number).close()
+            self._delete_later(partition, number)
         if partition.active is None and not partition.sealed:
             del self._partitions[partition.uid]
+
+    def _delete_later(self, partition: HostedPartition, number: int) -> None:
+        self._clock.call_later(self._config.delete_delay_ms, lambda: self._delete(partition, number))
+
+    def _delete(self, partition: HostedPartition, number: int) -> None:
+        """Remove a block's folder, unless the tree has named it again meanwhile, or this broker is closed."""
+        hosted = self._partitions.get(partition.uid)
+        again = hosted is not None and (
+            number in hosted.sealed or (hosted.active is not None and hosted.active.number == number)
+        )
+        path = f"{partition.path}/Block_{number}"
+        if again or self._closed or not self._files.exists(path):
+            return
+        try:
+            remove_folder(self._files, path)
+            self._files.sync_folder(partition.path)
+            # Last: a block that is on the list and not on the disk is lost, one that is on neither may begin anew.
+            self._hosted.remove(f"{partition.uid}/{number}")
+            log.info("%s/%s: block %d is deleted", partition.topic, partition.name, number)
+        except StorageError as error:
+            log.warning("%s: not deleted: %s", path, error)
 
     def _stop(self, partition: HostedPartition) -> None:
         active, partition.active = partition.active, None
@@ -330,6 +355,7 @@ class Hosting:
 
     async def close(self) -> None:
         """Stop mending and let go of every block."""
+        self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
