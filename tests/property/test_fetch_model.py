@@ -74,6 +74,33 @@ def test_what_was_promised_holds_in_many_worlds(seed: int) -> None:
         test_what_was_promised_holds(fsync, power, seed)
 
 
+@pytest.mark.parametrize("fsync", ["commit", "interval"])
+def test_a_leader_that_stood_still_past_its_session_acknowledges_nothing(fsync: str) -> None:
+    """Neither what it had written and not answered, nor what lay in its socket when it went on."""
+    world = World(fsync, power=False, seed=1)
+    leader = world.processes["a"]
+
+    def live(until: Callable[[], bool]) -> None:
+        while not until():
+            assert world.now < 10_000
+            world.clock.advance(5)
+            world.tick()
+
+    live(lambda: world.now > 500)
+    world.disks["a"].sync_delay_ms = 50
+    live(lambda: world.now > 520)
+    leader.stalled = True
+    before = dict(world.acknowledged)
+    live(lambda: 1 in world.sealed)
+    assert world.fenced == 1
+    assert leader.waiting, "there is something that it would do"
+    led_by_others = dict(world.acknowledged)
+    leader.resume()
+    world.clock.advance(200)
+    assert before
+    assert all(led_by_others.get(value) == place for value, place in world.acknowledged.items() if place[0] == 1)
+
+
 def test_the_worlds_are_worth_living_in() -> None:
     """Failovers, losses and restarts do happen in them, else the test above says little."""
     worlds = [World("interval", power=False, seed=seed) for seed in range(6)]

@@ -70,8 +70,10 @@ class FetchEnd:
         if epoch != fence or not self.fenced:
             raise StaleEpoch(f"{self._place.group.name} is fenced by epoch {fence}, not {epoch}")
         lame = self._lame()
-        if lame is not None and not trusted:
-            raise lame
+        if lame is not None:
+            if not trusted:
+                raise lame
+            self._log.forget_loss()
         self._log.when_synced(lambda error: self._seal(epoch, answer, error))
 
     # --- Inside ---

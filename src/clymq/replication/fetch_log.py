@@ -243,6 +243,11 @@ class FetchLog:
         while self._syncing:
             self._syncing.popleft()[1](ClosedError(f"{block.folder} is closed"))
 
+    def forget_loss(self) -> None:
+        """Take for lost what is missing, because somebody has decided so: the state is what the log says."""
+        self.block.give_up(self.block.last_index + 1)
+        self._restore()
+
     def _drop_half_made(self, epoch: int) -> None:
         """Of the two ends of a block that was sealed empty only the first may be left after a crash: it is nobody's."""
         block = self.block

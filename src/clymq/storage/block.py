@@ -263,24 +263,26 @@ class Block:
         self._cut(end)
 
     def give_up(self, index: int) -> str | None:
-        """Remove the entries from `index` on, those that readers saw included: the chain says that the block ended
-        before them. They are kept aside as `*.lost`; return where. For a block that nobody writes to or syncs.
+        """Remove the entries from `index` on, those that readers saw included: the block ended before them.
+
+        What is there is kept aside as `*.lost`, return where; what was lost before is not missing any more. For a
+        block that nobody writes to or syncs.
         """
-        if index > self._end.index:
+        if index > self._end.index + 1:
             return None
         self._refuse_if_unfit()
-        assert not self._syncs_under_way, "whoever wrote to this block has let go of it"
-        end, size = self.end_at(index - 1), self._end.position
-        kept = set_aside(self._files, self._log(), end.position, size, ".lost", self._config)
-        log.warning(
-            "%s: cut from %d to %d bytes, where the chain ends it; the rest is %s", self._path, size, end.position, kept
-        )
+        end, size, kept = self.end_at(index - 1), self._end.position, None
+        if end.position < size:
+            assert not self._syncs_under_way, "whoever wrote to this block has let go of it"
+            kept = set_aside(self._files, self._log(), end.position, size, ".lost", self._config)
+            log.warning("%s: cut from %d to %d bytes; the rest is %s", self._path, size, end.position, kept)
         self._forget_checkpoint_behind(end)
         if end.position < self.committed_position:
             self._leave_behind(end.position)
         self._commit_index = min(self._commit_index, end.index)
         self._reader.committed_position = min(self.committed_position, end.position)
-        self._cut(end)
+        if end.position < size:
+            self._cut(end)
         return kept
 
     def commit(self, index: int, position: int) -> None:
