@@ -31,6 +31,9 @@ class Moment:
     wall_us: int
 
 
+Now = Callable[[], Moment]
+
+
 class Draft:
     """A batch before it has a number."""
 
@@ -74,13 +77,16 @@ class Accumulator:
         self,
         topic: str,
         partition: str,
-        now: Moment,
+        now: Now,
         value: bytes,
         key: bytes | None = None,
         headers: Headers | None = None,
         timestamp: int | None = None,
     ) -> Draft:
-        """Add one message to the draft of its partition; return the draft, in which it is the last."""
+        """Add one message to the draft of its partition; return the draft, in which it is the last.
+
+        `now` is asked only when a draft is opened.
+        """
         size = message_bytes(value, key, headers)
         draft = self._open.get((topic, partition))
         if draft is None or draft.size_bytes + size > self.batch_bytes or not self.has_room(size):
@@ -90,7 +96,7 @@ class Accumulator:
         return draft
 
     def add_many(
-        self, topic: str, partition: str, now: Moment, count: int, size: int, fill: Callable[[BatchBuilder], Any]
+        self, topic: str, partition: str, now: Now, count: int, size: int, fill: Callable[[BatchBuilder], Any]
     ) -> Draft:
         """Add what `fill` puts into the builder: `count` messages of about `size` bytes, which fit into one batch."""
         draft = self._draft_for(topic, partition, size, now)
@@ -123,7 +129,7 @@ class Accumulator:
         """A draft's fate is known: its bytes are not buffered any more."""
         self.buffered_bytes -= draft.size_bytes
 
-    def _draft_for(self, topic: str, partition: str, size: int, now: Moment) -> Draft:
+    def _draft_for(self, topic: str, partition: str, size: int, now: Now) -> Draft:
         """Return a draft with room for so many bytes, a new one if need be."""
         if not self.has_room(size):
             raise BufferFull(
@@ -135,7 +141,7 @@ class Accumulator:
             self._close(draft)
             draft = None
         # A new one is kept only once something is in it: what cannot be added leaves nothing behind.
-        return draft or Draft(topic, partition, self._new_builder(), now)
+        return draft or Draft(topic, partition, self._new_builder(), now())
 
     def _added(self, draft: Draft, count: int, size: int) -> None:
         if not draft.count:

@@ -33,6 +33,9 @@ LOOK_AGAIN_MS_MAX: Final = 1000.0
 # The partitions of a topic are looked up again after this, so that new ones are found.
 PARTITIONS_MS_MAX: Final = 60_000.0
 
+# Hints followed in a row without a pause.
+HINTS_MAX: Final = 3
+
 R = TypeVar("R", bound=Reply)
 Place = tuple[str, str]
 """A topic and a partition."""
@@ -58,7 +61,8 @@ class Cluster:
         self._routes: dict[Place, ProducerRoute] = {}
         self._stale: set[Place] = set()
         self._looking: Shared[ProducerRoute] = Shared(self.clock)
-        self._partitions: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._partitions: dict[str, tuple[str, ...]] = {}
+        self._heard_ms: dict[str, float] = {}
         self._describing: Shared[tuple[str, ...]] = Shared(self.clock)
         self.is_closed = False
 
@@ -163,28 +167,34 @@ class Cluster:
         except ClymqError as error:
             if known is None or not error.retriable or self.is_closed:
                 raise
-            return known
+            return self._next_replica(place, known)
 
-    def reroute(self, topic: str, partition: str, route: ProducerRoute, error: ClymqError) -> bool:
-        """Take note of what a broker said to a request; return whether it named another broker to go to at once."""
+    def reroute(
+        self, topic: str, partition: str, route: ProducerRoute, error: ClymqError, *, hints_followed: int
+    ) -> bool:
+        """Take note of what a broker said to a request; return whether it named another broker to go to at once.
+
+        Two that name each other must not keep us running: after a few hints in a row the controller is asked.
+        """
         place = topic, partition
         if self._routes.get(place) is not route:
             return False  # somebody else has found out already
-        address = self.address_of(error.hint)
+        address = self.address_of(error.hint) if hints_followed < HINTS_MAX else ""
         if error.refresh and address and address != route.address:
-            self._routes[place] = ProducerRoute(
-                uid=route.uid,
-                broker=error.hint or "",
-                address=address,
-                ack=route.ack,
-                block=route.block,
-                epoch=route.epoch,
-                message_bytes_max=route.message_bytes_max,
-            )
+            self._routes[place] = _led_by(route, error.hint or "", address)
+            self._stale.discard(place)
             return True
         if error.refresh:
             self._stale.add(place)
         return False
+
+    def _next_replica(self, place: Place, route: ProducerRoute) -> ProducerRoute:
+        """No controller says who leads now: ask those who hold the partition, one after the other; they know."""
+        addresses = [each.address for each in route.replicas]
+        if route.address in addresses:
+            each = route.replicas[(addresses.index(route.address) + 1) % len(addresses)]
+            route = self._routes[place] = _led_by(route, each.broker, each.address)
+        return route
 
     async def ask_leader(
         self, topic: str, partition: str, make: Callable[[ProducerRoute], Request[R]], deadline: Deadline
@@ -192,6 +202,7 @@ class Cluster:
         """Ask the leader of a partition, whoever that is by the time it answers."""
         backoff = Backoff(self.config, self.chance)
         problem: ClymqError | None = None
+        hints = 0
         while not deadline.is_over:
             route: ProducerRoute | None = None
             try:
@@ -203,8 +214,10 @@ class Cluster:
                 if self.is_closed or not worth_retrying(error, by_broker=route is not None):
                     raise
                 problem = error
-                if route is not None and self.reroute(topic, partition, route, error):
+                if route is not None and self.reroute(topic, partition, route, error, hints_followed=hints):
+                    hints += 1
                     continue
+                hints = 0
             await pause(self.clock, min(backoff.next_ms(), deadline.remaining_ms))
         raise deadline.error(f"the leader of {topic}/{partition}", problem)
 
@@ -215,8 +228,8 @@ class Cluster:
 
     def address_of(self, hint: str | None) -> str:
         """Return the address that a hint names, itself or by a broker's name; empty if it is none we know."""
-        if not hint:
-            return ""
+        if not hint or " " in hint:
+            return ""  # advice for people
         if hint in self._addresses:
             return self._addresses[hint]
         try:
@@ -229,6 +242,8 @@ class Cluster:
         deadline = Deadline(self.clock, self.config.request_ms_max / 1000)
         route = await self.ask_controller(ProGetBroker(*place), deadline)
         self.learn(route.broker, route.address)
+        for each in route.replicas:
+            self.learn(each.broker, each.address)
         self._routes[place] = route
         self._stale.discard(place)
         return route
@@ -236,9 +251,14 @@ class Cluster:
     # --- Topics ---
 
     def known_partitions(self, topic: str) -> tuple[str, ...]:
-        """Return the partitions of a topic as last heard, sorted by code points; empty: never heard, or long ago."""
-        names, heard_ms = self._partitions.get(topic, ((), 0.0))
-        return names if names and self.clock.monotonic_ms() - heard_ms < PARTITIONS_MS_MAX else ()
+        """Return the partitions of a topic as last heard, sorted by code points; empty: never heard."""
+        return self._partitions.get(topic, ())
+
+    def refresh_partitions(self, topic: str) -> None:
+        """Ask again in the background if they were heard long ago; new ones are used from then on."""
+        if topic in self._partitions and self.clock.monotonic_ms() - self._heard_ms[topic] > PARTITIONS_MS_MAX:
+            self._heard_ms[topic] = self.clock.monotonic_ms()
+            self._describing.begin(topic, lambda: self._describe(topic, self.config.request_ms_max / 1000))
 
     async def partitions(self, topic: str, deadline: Deadline) -> tuple[str, ...]:
         """Return the partitions of a topic, asked for if they are not known."""
@@ -255,8 +275,22 @@ class Cluster:
         names = tuple(sorted(each.partition for each in described.partitions))
         if not names:
             raise UnknownPartition(f"topic {topic} has no partitions", hint="create one")
-        self._partitions[topic] = names, self.clock.monotonic_ms()
+        self._partitions[topic], self._heard_ms[topic] = names, self.clock.monotonic_ms()
         return names
+
+
+def _led_by(route: ProducerRoute, broker: str, address: str) -> ProducerRoute:
+    """Return the same route with another leader."""
+    return ProducerRoute(
+        uid=route.uid,
+        broker=broker,
+        address=address,
+        ack=route.ack,
+        block=route.block,
+        epoch=route.epoch,
+        message_bytes_max=route.message_bytes_max,
+        replicas=route.replicas,
+    )
 
 
 def worth_retrying(error: ClymqError, *, by_broker: bool) -> bool:

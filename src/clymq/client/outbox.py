@@ -98,7 +98,7 @@ class Outbox:
         """Accept one message (value, key, headers, timestamp); it is the last in the draft that is returned."""
         if self.unplaced_bytes:
             self.check_room(0)
-        draft = self._accumulator.add(topic, partition, self._now(), *message)
+        draft = self._accumulator.add(topic, partition, self._now, *message)
         if draft.count == 1:
             self._opened(draft)
         return draft
@@ -107,7 +107,7 @@ class Outbox:
         self, topic: str, partition: str, count: int, size: int, fill: Callable[[BatchBuilder], object]
     ) -> Draft:
         """Accept what `fill` puts into a builder: so many messages of about so many bytes together."""
-        draft = self._accumulator.add_many(topic, partition, self._now(), count, size, fill)
+        draft = self._accumulator.add_many(topic, partition, self._now, count, size, fill)
         if draft.count == count:
             self._opened(draft)
         return draft
@@ -142,6 +142,8 @@ class Outbox:
 
     def hand_over(self) -> None:
         """Give the closed drafts to their senders."""
+        if not self._accumulator.ready:
+            return
         for draft in self._accumulator.take_ready():
             self.on_closed(draft)
             self.sender(draft.topic, draft.partition).offer(draft)
@@ -179,6 +181,7 @@ class Outbox:
             self._linger.cancel()
         for sender in self._senders.values():
             await sender.close(error)
+        self.tell_room()
 
     def _set_linger(self) -> None:
         due_ms = self._accumulator.next_due_ms()

@@ -149,11 +149,13 @@ class Placing:
             return
         for value, key, headers, partition, timestamp in messages:
             place = self.choose(topic, names if partition is None else (partition,), key)
+            # It was checked when it was kept, and its bytes were counted: nothing can be wrong with it now.
             self._outbox.add(topic, place, value, key, headers, timestamp).unawaited = True
             self._outbox.hand_over()
 
     def _closed(self, draft: Draft) -> None:
-        """Let the next messages without a key go to another partition."""
+        """Let the next messages without a key go to another partition, and learn of new ones now and then."""
+        self._cluster.refresh_partitions(draft.topic)
         sticky = self._sticky.get(draft.topic)
         if sticky is not None:
             sticky.advance(draft.partition, self._cluster.known_partitions(draft.topic))

@@ -153,7 +153,10 @@ class AsyncProducer:
         timestamps: Sequence[int | None] | None = None,
         partition: str | None = None,
     ) -> Receipts:
-        """Push messages given as columns, and wait until all are stored; if some fail, raise the first error."""
+        """Push messages given as columns, and wait until all are stored; if some fail, raise the first error.
+
+        More than one batch is not all or nothing: those that did not fail are stored.
+        """
         columns = {"value": values, "key": keys, "headers": headers, "timestamp": timestamps}
         given = {name: column for name, column in columns.items() if column is not None}
         if len({len(column) for column in given.values()}) > 1:
@@ -215,9 +218,9 @@ class AsyncProducer:
         """Make a topic; see `AsyncAdmin.create_topic`."""
         return await self._admin.create_topic(name, **options)
 
-    async def create_partition(self, topic: str, partition: str) -> None:
-        """Make a partition, in state -2."""
-        await self._admin.create_partition(topic, partition)
+    async def create_partition(self, topic: str, partition: str) -> bool:
+        """Make a partition, in state -2; see `AsyncAdmin.create_partition`."""
+        return await self._admin.create_partition(topic, partition)
 
     async def set_partition_state(
         self, topic: str, partition: str, *, ack: Ack | int, replicas: int | None = None

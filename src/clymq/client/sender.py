@@ -20,7 +20,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from clymq.client.accumulator import Draft
 from clymq.client.cluster import Cluster, worth_retrying
@@ -44,9 +43,6 @@ from clymq.rpc.peer import Peer
 from clymq.types import Ack
 
 log = logging.getLogger("clymq.client")
-
-# Hints followed in a row without a pause: two brokers that name each other must not keep us running.
-HINTS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +238,7 @@ class PartitionSender:
     async def _begin_epoch(self, peer: Peer, route: ProducerRoute) -> None:
         """Ask where we stand; settle what is stored, and give the rest new numbers, in the same order."""
         numbering, lost_before = self.numbering, self.numbering.lost_messages
+        was_here = numbering.epoch is not None
         request = InitProducer(self.topic, self.partition, route.uid, self._options.producer)
         numbering.ask_epoch()
         ready = (await peer.ask(request, timeout_ms=self._cluster.config.request_ms_max)).reply
@@ -253,7 +250,8 @@ class PartitionSender:
             self.fail_all(error)
         self._epoch_is_due = False
         for batch in tuple(self._unanswered.values()):
-            if batch.cmdindex < ready.next:
+            # In a partition made anew the numbers of the one before mean nothing.
+            if was_here and batch.cmdindex < ready.next:
                 self._stored(batch, batch.place_in(ready.stored), duplicate=True)
         rest, self._unanswered = tuple(self._unanswered.values()), {}
         for batch in rest:
@@ -275,10 +273,12 @@ class PartitionSender:
             self._need_epoch()
         elif not self._may_retry(route, error):
             self._refused(error)
-        elif route is not None and self._cluster.reroute(self.topic, self.partition, route, error):
+        elif route is not None and self._cluster.reroute(
+            self.topic, self.partition, route, error, hints_followed=self._hints
+        ):
             self._hints += 1
-            if self._hints <= HINTS_MAX:
-                return
+            return
+        self._hints = 0
         await pause(self._clock, self._backoff.next_ms())
 
     def _may_retry(self, route: ProducerRoute | None, error: ClymqError) -> bool:

@@ -100,13 +100,18 @@ class Shared(Generic[T]):
         self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], timeout_ms: float, waited_for: str
     ) -> T:
         """Return what the work returns, begun if nobody has; `RequestTimeout` if that takes too long for us."""
+        task = self.begin(key, work)
+        if await settled(self._clock, task, timeout_ms):
+            return task.result()
+        raise RequestTimeout(f"{waited_for}: not within {timeout_ms:.0f} ms")
+
+    def begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Begin the work, unless it is under way."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(work())
             task.add_done_callback(lambda done: self._forget(key, done))
-        if await settled(self._clock, task, timeout_ms):
-            return task.result()
-        raise RequestTimeout(f"{waited_for}: not within {timeout_ms:.0f} ms")
+        return task
 
     async def close(self) -> None:
         """Stop all of it."""

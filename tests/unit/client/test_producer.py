@@ -151,6 +151,22 @@ def test_messages_without_a_key_stay_together_until_the_batch_leaves_and_go_roun
     producing(main, partitions=4)
 
 
+def test_new_partitions_are_found_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clymq.client.cluster.PARTITIONS_MS_MAX", 500.0)
+
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.push("t", b"x")
+        cluster.create("t", 2)
+        assert {(await producer.push("t", b"x")).partition for _ in range(4)} == {"0"}
+        await pause(cluster.clock, 500)
+        await producer.push("t", b"x")  # asks in the background
+        await pause(cluster.clock, 10)
+        assert {(await producer.push("t", b"x")).partition for _ in range(4)} == {"0", "1"}
+        assert cluster.asked["DescribeTopic"] == 2
+
+    producing(main)
+
+
 def test_push_many_answers_with_ranges() -> None:
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
         values = [b"%05d" % n for n in range(5000)]
