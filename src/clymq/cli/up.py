@@ -162,9 +162,11 @@ class Supervisor:
         while child.is_running and time.monotonic() < deadline and self._signals < 2:
             code = child.look()
             if code is not None:
-                if code:
+                # One that did not serve yet may not even have heard of signals.
+                well = code == 0 or not child.address
+                if not well:
                     click.echo(f"{child.name} stopped with exit code {code}, see {child.log}", err=True)
-                return code == 0
+                return well
             time.sleep(POLL_SECONDS / 5)
         click.echo(f"{child.name} did not stop and is killed", err=True)
         child.kill()

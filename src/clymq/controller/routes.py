@@ -98,6 +98,7 @@ class Routes:
             block=now.block,
             epoch=now.epoch,
             message_bytes_max=int(view.topic.settings.get("message_bytes_max", self._config.message_bytes_max)),
+            replicas=tuple(roster.replica_place(each) for each in view.active.replicas),
         )
 
     async def for_consumer(self, request: ConGetBroker) -> ConsumerRoutes:
@@ -137,7 +138,9 @@ class Routes:
                 problem=str(error),
                 assigned=assigned,
             )
-        others = [each for each in target.replicas if each.broker != name and roster.online(each.broker)]
+        # Followers of an active block serve nothing, but know who leads when nobody can be asked here.
+        holders = view.active.replicas if target.end == ACTIVE else target.replicas
+        others = [each for each in holders if each.broker != name and roster.online(each.broker)]
         return ReadRoute(
             partition=partition.name,
             uid=partition.uid,
