@@ -1,4 +1,4 @@
-"""What the tests of SPEC 7's rows share: a cluster at test speed, raw requests to its servers, a zkserver that counts."""
+"""What the tests of SPEC 7 share: a cluster at test speed, raw requests to its servers, a zkserver that counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clymq.client.cluster import Cluster
 from clymq.client.waiting import Deadline
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ClymqError
+from clymq.errors import ClymqError, NotReady
 from clymq.metadata.catalog import Catalog
 from clymq.protocol import controller as verbs
 from clymq.protocol.broker import InitProducer, Push, Pushed
@@ -30,7 +30,7 @@ from clymq.rpc.transport import TcpTransport
 from clymq.testing.process_cluster import ProcessCluster
 from clymq.testing.waiting import until_asked
 
-SESSION_MS = 2500
+SESSION_MS = 1800
 CONFIG = {
     "session_timeout_ms": SESSION_MS,
     "controller_tick_ms": 200,
@@ -98,9 +98,18 @@ class RawProducer:
     async def begin(cls, asking: Asking, topic: str, partition: str = "0", name: str = "raw") -> RawProducer:
         route = await asking.route(topic, partition)
         producer = cls(asking, topic, partition, route.uid, name)
-        leader = await asking.cluster.leading(topic, partition)
-        ready = await asking.server(leader, InitProducer(topic, partition, route.uid, name))
-        producer.epoch, producer.next = ready.epoch, ready.next
+        request = InitProducer(topic, partition, route.uid, name)
+
+        async def initialised() -> bool:
+            """A leader takes a moment to be ready."""
+            try:
+                ready = await asking.server(await asking.cluster.leading(topic, partition), request)
+            except NotReady:
+                return False
+            producer.epoch, producer.next = ready.epoch, ready.next
+            return True
+
+        await until_asked(initialised, f"{topic}/{partition} knows {name}", seconds_max=LONG_SECONDS)
         return producer
 
     def batch(self, *values: bytes, cmdindex: int | None = None) -> bytes:

@@ -38,6 +38,7 @@ from clymq.protocol.controller import (
     Sub,
 )
 from clymq.protocol.hosting import CloseAccept, CloseRaftPartition, PrepareState
+from clymq.testing.namespaces import Namespaces
 from clymq.testing.process_cluster import ProcessCluster
 from clymq.testing.store_cluster import StoreKind
 from clymq.testing.waiting import until_asked
@@ -160,6 +161,7 @@ def test_row_8_the_partition_past_the_limit_is_refused_with_the_limit(both: Proc
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_9_who_leads_is_answered_or_the_reason_why_nobody_does(both: ProcessCluster) -> None:
     async def check() -> None:
         async with Asking(both) as asking, AsyncAdmin(both.bootstrap) as admin:
@@ -209,7 +211,7 @@ def test_row_2_a_killed_broker_is_never_chosen_and_one_that_is_back_in_time_stay
             assert after is not None
             assert after.value.incarnation != before.value.incarnation
             # The session of its former life runs out, and takes nothing of the present one with it.
-            while time.monotonic() - began < 1.5 * SESSION_MS / 1000:
+            while time.monotonic() - began < 1.2 * SESSION_MS / 1000:
                 assert await is_online(asking, "Broker2", True)
                 assert await catalog.broker_state("Broker2") == after
 
@@ -243,6 +245,7 @@ def test_row_4_another_zkserver_or_the_same_one_restarted_goes_on_and_brokers_do
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_5_brokers_that_come_back_serve_what_they_had_with_no_word_from_a_producer(both: ProcessCluster) -> None:
     async def check() -> None:
         async with AsyncAdmin(both.bootstrap) as admin, AsyncProducer(both.bootstrap) as producer:
@@ -260,6 +263,22 @@ def test_row_5_brokers_that_come_back_serve_what_they_had_with_no_word_from_a_pr
             assert await consumer.position("kept", "x") == 7
         for name in ("x", "y"):
             assert await values(both, "kept", name) == [b"%d" % number for number in range(20)]
+
+    run(check())
+
+
+@pytest.mark.quick_skip
+def test_row_2_a_broker_that_is_cut_off_from_the_store_is_offline_until_it_is_back(both: ProcessCluster) -> None:
+    holder = "zookeeper" if both.store == "zookeeper" else both.zkservers[0]
+    if both.store == "embedded" and both.network.kind != Namespaces.kind:
+        pytest.skip(f"servers cannot be cut off from each other here: {Namespaces.refusal()}")
+
+    async def check() -> None:
+        async with Asking(both) as asking:
+            both.partition("Broker1", holder)
+            await until_asked(lambda: is_online(asking, "Broker1", False), "it is offline", seconds_max=LONG_SECONDS)
+            both.heal()
+            await until_asked(lambda: is_online(asking, "Broker1", True), "it is back", seconds_max=LONG_SECONDS)
 
     run(check())
 
@@ -294,6 +313,7 @@ def test_rows_13_14_31_a_raft_partition_has_three_hosts_and_one_leader_and_the_t
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_16_the_same_state_again_changes_nothing(cluster: ProcessCluster) -> None:
     async def check() -> None:
         async with AsyncAdmin(cluster.bootstrap) as admin, AsyncProducer(cluster.bootstrap) as producer:
@@ -338,6 +358,7 @@ def test_row_23_a_follower_names_the_leader_and_the_producer_follows(cluster: Pr
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_24_what_cannot_be_stored_is_refused_for_its_reason_and_nothing_is(cluster: ProcessCluster) -> None:
     async def check() -> None:
         async with Asking(cluster) as asking, AsyncAdmin(cluster.bootstrap) as admin:
@@ -377,6 +398,7 @@ def test_rows_25_27_72_a_batch_sent_again_also_before_it_is_answered_is_stored_o
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_28_fifty_producers_to_eight_partitions_are_each_answered_once(cluster: ProcessCluster) -> None:
     async def check() -> None:
         names = [str(number) for number in range(8)]
@@ -428,6 +450,7 @@ def test_row_71_a_restarted_producer_goes_on_and_its_former_life_is_fenced(clust
 # --- Blocks ---
 
 
+@pytest.mark.quick_skip
 def test_row_50_a_closed_block_takes_nothing_and_says_the_same_end_twice(cluster: ProcessCluster) -> None:
     async def check() -> None:
         async with Asking(cluster) as asking, AsyncAdmin(cluster.bootstrap) as admin:
@@ -450,6 +473,7 @@ def test_row_50_a_closed_block_takes_nothing_and_says_the_same_end_twice(cluster
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_25_a_batch_sent_again_after_a_roll_is_stored_once(cluster: ProcessCluster) -> None:
     async def check() -> None:
         async with Asking(cluster) as asking, AsyncAdmin(cluster.bootstrap) as admin:
@@ -465,6 +489,7 @@ def test_row_25_a_batch_sent_again_after_a_roll_is_stored_once(cluster: ProcessC
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_40_a_broker_that_is_told_to_close_a_group_refuses_and_the_second_time_nothing_changes(
     cluster: ProcessCluster,
 ) -> None:
@@ -512,6 +537,7 @@ def test_row_64_a_reader_passes_from_block_to_block_and_broker_to_broker(cluster
     run(check())
 
 
+@pytest.mark.quick_skip
 def test_row_52_an_offset_is_found_in_its_block_or_nowhere(cluster: ProcessCluster) -> None:
     async def check() -> None:
         async with (
@@ -567,6 +593,7 @@ def test_row_56_a_reader_begins_anywhere_again_and_waits_at_the_end(cluster: Pro
 # --- The end ---
 
 
+@pytest.mark.quick_skip
 def test_row_68_a_clean_stop_frees_everything_at_once_and_loses_nothing(cluster: ProcessCluster) -> None:
     async def check() -> None:
         async with (
@@ -577,16 +604,15 @@ def test_row_68_a_clean_stop_frees_everything_at_once_and_loses_nothing(cluster:
             await admin.create_topic("clean", partitions=1)
             for number in range(5):
                 await producer.push("clean", b"%d" % number)
-            for name in cluster.brokers:
-                address = cluster.addresses[name]
-                await asyncio.to_thread(cluster.stop, name)
-                assert await catalog.broker_state(name) is None
-                await producer.push("clean", b"without " + name.encode())
-                await asyncio.to_thread(cluster.start, name)
-                assert cluster.addresses[name] == address
-            expected = [b"%d" % number for number in range(5)] + [
-                b"without " + name.encode() for name in cluster.brokers
-            ]
-            assert await values(cluster, "clean") == expected
+            leader = await cluster.leading("clean", "0")
+            address = cluster.addresses[leader]
+            await asyncio.to_thread(cluster.stop, leader)
+            assert await catalog.broker_state(leader) is None
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*address.split(":"))
+            await producer.push("clean", b"without it")
+            await asyncio.to_thread(cluster.start, leader)
+            assert cluster.addresses[leader] == address
+            assert await values(cluster, "clean") == [*(b"%d" % number for number in range(5)), b"without it"]
 
     run(check())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from clymq.errors import ClymqError, ConnectFailed, LeaderUnavailable, NotController
 from clymq.protocol.broker import Pull
@@ -14,6 +14,9 @@ from clymq.rpc.client import Link
 from clymq.rpc.endpoint import Endpoint
 from clymq.rpc.peer import Answer
 from clymq.rpc.transport import Transport
+
+# A zkserver that cannot be reached for so long is looked for again: another one may have taken over.
+CONNECT_MS_MAX: Final = 1000.0
 
 R = TypeVar("R", bound=Reply)
 
@@ -41,6 +44,11 @@ class Neighbours:
     def address(self, name: str) -> str:
         """Return where somebody is, or an empty string."""
         return self._addresses.get(name, "")
+
+    def is_connected(self, name: str) -> bool:
+        """Say whether there is a connection to somebody now."""
+        link = self._links.get(name)
+        return link is not None and link.peer is not None and link.peer.is_open
 
     async def ask(self, name: str, request: Request[R], *, timeout_ms: float) -> Answer[R]:
         """Ask somebody by name."""
@@ -93,14 +101,17 @@ class ActiveController:
 
     async def ask(self, request: Request[R], *, timeout_ms: float) -> R:
         """Ask it; one that turns out not to be active is forgotten, and the error is the caller's to retry."""
-        if not self._known:
+        connected = self._neighbours.is_connected(self.NAME)
+        if not self._known or not connected:
+            # The one that was known may be gone for good, and another active by now.
             address = await self._find()
             if address is None:
                 raise LeaderUnavailable("no zkserver is active")
             self._neighbours.know({self.NAME: address})
             self._known = True
         try:
-            return (await self._neighbours.ask(self.NAME, request, timeout_ms=timeout_ms)).reply
+            limit_ms = timeout_ms if connected else min(timeout_ms, CONNECT_MS_MAX)
+            return (await self._neighbours.ask(self.NAME, request, timeout_ms=limit_ms)).reply
         except ClymqError as error:
             if isinstance(error, NotController | ConnectFailed):
                 self._known = False

@@ -291,6 +291,8 @@ class ProducerRoute(Reply, frozen=True):
     block: int = 0
     epoch: int = 0
     message_bytes_max: int = 0
+    replicas: tuple[ReplicaPlace, ...] = ()
+    """All who hold the active block: whom to ask who leads while no controller answers."""
 
 
 @verb(223)

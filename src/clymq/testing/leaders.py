@@ -20,7 +20,7 @@ _ASK_MS: Final = 500.0
 
 
 class Leaders:
-    """Asks the brokers of one cluster; what a partition's uid is, it asks the controller once."""
+    """Asks the brokers of one cluster; what a partition's uid is, it asks the controller, if there is one."""
 
     def __init__(self) -> None:
         self._uids: dict[tuple[str, str], str] = {}
@@ -38,8 +38,6 @@ class Leaders:
                 *(_claims(cluster, name, address, topic, partition, uid) for name, address in brokers.items())
             )
             found[:] = [name for name, claimed in zip(brokers, claims, strict=True) if claimed]
-            if not found:
-                self._uids.pop((topic, partition), None)  # it may have been made anew
             return len(found) == 1
 
         try:
@@ -49,15 +47,19 @@ class Leaders:
         return found[0]
 
     async def _uid(self, cluster: Cluster, topic: str, partition: str, seconds_max: float) -> str:
-        place = topic, partition
-        known = self._uids.get(place)
-        if known is None:
-            deadline = Deadline(cluster.clock, seconds_max)
-            described = await cluster.ask_controller(DescribeTopic(topic), deadline)
-            known = next((each.uid for each in described.partitions if each.partition == partition), None)
-            assert known is not None, f"{topic} has no partition {partition}"
-            self._uids[place] = known
-        return known
+        """Ask anew each time, for the topic may have been made anew; without an answer it is what it was."""
+        known = self._uids.get((topic, partition))
+        patience_seconds = seconds_max if known is None else _ASK_MS / 1000
+        try:
+            described = await cluster.ask_controller(DescribeTopic(topic), Deadline(cluster.clock, patience_seconds))
+        except ClymqError:
+            if known is None:
+                raise
+            return known
+        found = next((each.uid for each in described.partitions if each.partition == partition), None)
+        assert found is not None, f"{topic} has no partition {partition}"
+        self._uids[topic, partition] = found
+        return found
 
 
 async def _claims(cluster: Cluster, name: str, address: str, topic: str, partition: str, uid: str) -> bool:

@@ -47,13 +47,13 @@ class LocalCluster:
         self._servers: dict[str, _Server] = {}
         self._addresses: dict[str, str] = {}
         self._leaders = Leaders()
-        self._folder = Path()
+        self.folder = Path()
 
     # --- Begin and end ---
 
     def open(self) -> None:
         """Start every server; if that fails, nothing is left."""
-        self._folder = Path(tempfile.mkdtemp(prefix="clymq-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="clymq-"))
         self._addresses.clear()
         try:
             self.start(ZKSERVER)
@@ -72,7 +72,7 @@ class LocalCluster:
             for name in list(self._servers):
                 self.kill(name)
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         self.open()
@@ -157,14 +157,14 @@ class LocalCluster:
     def _zkserver(self, name: str, transport: Transport, files: RealFiles) -> ZkServerNode:
         del files  # the store has a file of its own
         # In a folder and not in memory: a zkserver that is started again has what it had.
-        folder = str(self._folder / name)
+        folder = str(self.folder / name)
         return ZkServerNode.embedded(name, folder, transport, SystemClock(), self._config, random.SystemRandom())
 
     def _broker(self, name: str, transport: Transport, files: RealFiles) -> BrokerNode:
         clock, chance, zkserver = SystemClock(), random.SystemRandom(), self._addresses[ZKSERVER]
         return BrokerNode(
             name,
-            str(self._folder / name),
+            str(self.folder / name),
             store=lambda: RemoteStore(transport, zkserver, clock, self._config, name=name, chance=chance.random),
             transport=transport,
             files=files,

@@ -1,0 +1,146 @@
+"""A cluster inside the test's own process: soon there, whole, breakable, and gone without a trace; and as a fixture."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer
+from clymq.errors import NotController, RequestTimeout
+from clymq.metadata.catalog import Catalog
+from clymq.testing import LocalCluster
+from rows import LONG_SECONDS, refusal, run
+
+ROOT = Path(__file__).parents[2]
+
+
+async def push(cluster: LocalCluster, value: bytes, *, timeout: float = LONG_SECONDS) -> int | None:
+    async with AsyncProducer(cluster.bootstrap, timeout=timeout) as producer:
+        return (await producer.push("t", value)).offset
+
+
+async def read(cluster: LocalCluster, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async with AsyncConsumer(cluster.bootstrap) as consumer:
+        await consumer.assign("t", "0")
+        while len(found) < count:
+            messages = await consumer.pull(timeout=LONG_SECONDS)
+            assert len(messages) > 0
+            found += [message.value for message in messages]
+    return found
+
+
+async def make(cluster: LocalCluster) -> None:
+    async with AsyncAdmin(cluster.bootstrap) as admin:
+        await admin.create_topic("t")
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("clymq")}
+
+
+def test_one_broker_is_there_soon_and_leaves_nothing_behind(clymq_cluster: LocalCluster) -> None:
+    """The fixture's cluster is there already, so that what is measured is not the time that Python takes to import."""
+    before, descriptors = threads(), len(list(Path("/proc/self/fd").iterdir()))
+    began = time.process_time()
+    with LocalCluster() as cluster:
+        # In processor time, which does not depend on what else the machine is doing.
+        assert time.process_time() - began < 1.0
+        assert cluster.brokers == ("Broker0",)
+        run(make(cluster))
+        assert cluster.leader("t", "0") == "Broker0"
+        assert run(push(cluster, b"1")) == 0
+        assert run(read(cluster, 1)) == [b"1"]
+        folder = cluster.folder
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert threads() == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+def test_a_failed_start_leaves_nothing_behind_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise NotController("not today")
+
+    monkeypatch.setattr(Catalog, "register_broker", fail)
+    before, descriptors = threads(), len(list(Path("/proc/self/fd").iterdir()))
+    cluster = LocalCluster()
+    with pytest.raises(NotController):
+        cluster.open()
+    assert not cluster.folder.exists()
+    assert threads() == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+def test_servers_are_stopped_and_started_with_what_they_had() -> None:
+    async def check() -> None:
+        async with LocalCluster(config={"session_timeout_ms": 1500}) as cluster:
+            await make(cluster)
+            assert await push(cluster, b"1") == 0
+            addresses = cluster.addresses
+            for name in ("Broker0", "ZkServer0"):
+                await asyncio.to_thread(cluster.stop, name)
+                await asyncio.to_thread(cluster.start, name)
+            assert cluster.addresses == addresses
+            assert await push(cluster, b"2") == 1
+            assert await read(cluster, 2) == [b"1", b"2"]
+
+    run(check())
+
+
+@pytest.mark.quick_skip
+def test_a_killed_leader_is_replaced_and_a_frozen_one_acknowledges_nothing() -> None:
+    async def check() -> None:
+        async with LocalCluster(3, config={"session_timeout_ms": 1500}) as cluster:
+            await make(cluster)
+            assert await push(cluster, b"1") == 0
+            leader = await asyncio.to_thread(cluster.leader, "t", "0")
+            await asyncio.to_thread(cluster.kill, leader)
+            assert await push(cluster, b"2") == 1
+            second = await asyncio.to_thread(cluster.leader, "t", "0")
+            assert second != leader
+            cluster.freeze(second)  # one of three is left
+            assert isinstance(await refusal(push(cluster, b"3", timeout=1.0)), RequestTimeout)
+            await asyncio.to_thread(cluster.kill, second)
+            await asyncio.to_thread(cluster.start, leader)
+            assert await push(cluster, b"4") in {2, 3}
+            await asyncio.to_thread(cluster.start, second)
+            found = await read(cluster, 3)
+            assert [value for value in found if value != b"3"] == [b"1", b"2", b"4"]
+
+    run(check())
+
+
+def test_cuts_are_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(NotImplementedError, match="ProcessCluster"):
+        LocalCluster(2).partition("Broker0", "Broker1")
+
+
+def test_the_fixtures_serve_a_user_s_test_as_the_page_shows(tmp_path: Path) -> None:
+    page = (ROOT / "docs/testing.md").read_text(encoding="utf-8")
+    example = next(code for code in re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL) if "clymq_bootstrap" in code)
+    (tmp_path / "test_mine.py").write_text(example, encoding="utf-8")
+    run_pytest = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)]
+    plugin = ["-p", "clymq.testing.plugin"] if not plugin_is_installed() else []
+
+    async def check() -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *run_pytest, *plugin, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        told, _ = await process.communicate()
+        return process.returncode, told.decode()
+
+    code, told = run(check())
+    assert (code, "1 passed" in told) == (0, True), told
+
+
+def plugin_is_installed() -> bool:
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return any(each.value == "clymq.testing.plugin" for each in entry_points(group="pytest11"))
