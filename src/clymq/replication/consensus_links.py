@@ -60,6 +60,8 @@ class ConsensusLinks:
                 self._endpoint,
                 chance=self._chance,
                 on_open=lambda _: self.on_open(peer),
+                # A broker that is back must hear its leaders before it runs for their office.
+                pause_ms_max=self._endpoint.config.election_ms_min,
             )
             link.start()
         else:

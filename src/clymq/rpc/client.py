@@ -62,7 +62,8 @@ async def connect(transport: Transport, address: str, endpoint: Endpoint, *, tim
 class Link:
     """A connection to one address that is made again whenever it is lost, with pauses that grow.
 
-    `chance` returns a number in [0, 1); it spreads the pauses, so that all do not come back at once.
+    `chance` returns a number in [0, 1); it spreads the pauses, so that all do not come back at once. `pause_ms_max` is
+    the longest of them, `reconnect_ms_max` if it is not given.
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class Link:
         *,
         chance: Callable[[], float],
         on_open: Callable[[Peer], None] | None = None,
+        pause_ms_max: float | None = None,
     ) -> None:
         self._transport = transport
         self._endpoint = endpoint
         self._chance = chance
         self._on_open = on_open
+        self._pause_ms_max = endpoint.config.reconnect_ms_max if pause_ms_max is None else pause_ms_max
         self._address = address
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -160,7 +163,7 @@ class Link:
                     logger.info("%s: %s; trying again", self._address, error)
                 self._problem = error
                 await self._pause(pause_ms)
-                pause_ms = min(pause_ms * 2, config.reconnect_ms_max)
+                pause_ms = min(pause_ms * 2, self._pause_ms_max)
             else:
                 self._problem = None
                 if peer is None:
