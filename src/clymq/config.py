@@ -292,6 +292,11 @@ def topic_settings(values: Mapping[str, object], config: Config) -> dict[str, in
     return {name: value for name, value in checked.items() if isinstance(value, int | str)}
 
 
+def for_topic(config: Config, values: Mapping[str, object]) -> Config:
+    """Return the settings as one topic has them; what it does not set is as for all."""
+    return msgspec.structs.replace(config, **topic_settings(values, config))
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.replication.entries import Entry
 from clymq.replication.machine import PartitionMachine
 from clymq.rpc.peer import Call
+from clymq.storage.block import Block
 
 Closed = Callable[[BlockClosed | ClymqError], None]
 
@@ -32,6 +33,11 @@ class ActiveBlock(Protocol):
     @property
     def leader(self) -> str | None:
         """Who leads, as far as this broker knows."""
+        ...
+
+    @property
+    def file(self) -> Block:
+        """The log on this broker's disk; to look at."""
         ...
 
     def push(self, call: Call, config: Config) -> None:
@@ -54,6 +60,19 @@ class ActiveBlock(Protocol):
 
     def close_accept(self, request: CloseAccept, answer: Closed) -> None:
         """End the block, or fence this replica of it; a second call is answered like the first."""
+
+
+def roll_due(block: Block, config: Config, now_us: int, early: float) -> str | None:
+    """Say why a block should be followed by the next (size, age), or None.
+
+    `early`: a part of a tenth, by which this one is early; blocks of one age would all roll at once.
+    """
+    if block.end_position >= config.block_bytes_max:
+        return "size"
+    began = block.first_append_time
+    if began is None or config.block_age_ms_max < 0:
+        return None
+    return "age" if now_us - began >= config.block_age_ms_max * 1000 * (1 - early / 10) else None
 
 
 class Readers:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from clymq.broker.active_block import ActiveBlock
+from clymq.broker.active_block import ActiveBlock, roll_due
 from clymq.broker.hosting import HostedPartition, Hosting, Reports
 from clymq.broker.neighbours import ActiveController
 from clymq.broker.raft_block import RaftBlock
@@ -127,7 +127,7 @@ class Broker(Reports):
     def _push(self, call: Call) -> None:
         request: Push = call.request
         partition = self.hosting.partition(request.topic, request.partition, request.uid)
-        self._active(partition).push(call, self._config)
+        self._active(partition).push(call, partition.config)
 
     def _init_producer(self, call: Call) -> None:
         request: InitProducer = call.request
@@ -349,6 +349,7 @@ class Broker(Reports):
                 active = partition.active
                 if active is None or active.leader != self.name:
                     continue
+                self._roll_if_due(partition, active)
                 key = (partition.uid, active.number)
                 if self._told.get(key) == active.end:
                     continue
@@ -360,6 +361,13 @@ class Broker(Reports):
                     self._told[key] = active.end
                 except ClymqError as error:
                     log.debug("%s: an end is not mirrored: %s", self.name, error)
+
+    def _roll_if_due(self, partition: HostedPartition, active: ActiveBlock) -> None:
+        """Ask for the next block when this one is large or old; it goes on until the chain has moved."""
+        early = int(partition.uid[:4] or "0", 16) / 0x10000
+        reason = roll_due(active.file, partition.config, self._clock.wall_us(), early)
+        if reason is not None and not active.machine.sealed:
+            self.needs_move(partition, active.number, reason)
 
     # --- Tasks ---
 

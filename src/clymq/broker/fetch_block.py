@@ -23,6 +23,7 @@ from clymq.replication.fetch_surroundings import PulledBatches
 from clymq.replication.machine import Elected, PartitionMachine
 from clymq.replication.raft_partition import Stored
 from clymq.rpc.peer import Call
+from clymq.storage.block import Block
 from clymq.types import Ack
 
 
@@ -64,6 +65,11 @@ class FetchBlock:
     def leader(self) -> str | None:
         """Who leads this block, for as long as it lasts."""
         return self.driver.group.leader
+
+    @property
+    def file(self) -> Block:
+        """The log on this broker's disk; to look at."""
+        return self.driver.log.block
 
     # --- Verbs ---
 

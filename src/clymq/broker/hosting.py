@@ -18,7 +18,7 @@ from clymq.broker.neighbours import Neighbours
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
 from clymq.clock import Clock
-from clymq.config import Config
+from clymq.config import Config, for_topic
 from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, StorageError, UnknownPartition
 from clymq.protocol.broker import Pull
 from clymq.protocol.controller import BlockBefore, BrokerConfig, HostedBlock
@@ -52,12 +52,14 @@ SOURCE_MS_MAX = 10_000.0
 class HostedPartition:
     """The blocks of one partition that are here."""
 
-    def __init__(self, place: HostedBlock, path: str) -> None:
+    def __init__(self, place: HostedBlock, path: str, config: Config) -> None:
         self.topic = place.topic
         self.name = place.partition
         self.uid = place.uid
         self.path = path
         self.epoch = place.epoch
+        self.config = config
+        """As this topic has it."""
         self.active: ActiveBlock | None = None
         self.sealed: dict[int, SealedBlock] = {}
 
@@ -160,8 +162,9 @@ class Hosting:
         partition = self._partitions.get(place.uid)
         if partition is None:
             path = self._folder.partition(place.topic, place.topic_id, place.partition, place.uid)
-            partition = self._partitions[place.uid] = HostedPartition(place, path)
+            partition = self._partitions[place.uid] = HostedPartition(place, path, self._config)
         partition.epoch = max(partition.epoch, place.epoch)
+        partition.config = for_topic(self._config, place.settings)
         try:
             if place.sealed:
                 self._host_sealed(partition, place)
@@ -206,7 +209,13 @@ class Hosting:
         )
         partition.active = block
         self._fetch.add(
-            group, replica, machine, block, lambda done: self._begin(partition, place, done), on_made=block.attach
+            group,
+            replica,
+            machine,
+            block,
+            lambda done: self._begin(partition, place, done),
+            config=partition.config,
+            on_made=block.attach,
         )
 
     def _host_raft(self, partition: HostedPartition, place: HostedBlock) -> None:

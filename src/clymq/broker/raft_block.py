@@ -18,6 +18,7 @@ from clymq.replication.producers import Initialised
 from clymq.replication.raft_driver import RaftDriver
 from clymq.replication.raft_partition import RaftPartition, Stored
 from clymq.rpc.peer import Call
+from clymq.storage.block import Block
 from clymq.types import Ack
 
 
@@ -43,6 +44,11 @@ class RaftBlock:
     def leader(self) -> str | None:
         """Who leads, as far as this replica knows."""
         return self.driver.leader
+
+    @property
+    def file(self) -> Block:
+        """The log on this broker's disk; to look at."""
+        return self.driver.replica.block
 
     def push(self, call: Call, config: Config) -> None:
         """Store the batch in the payload; it is answered when a majority has it on its disks."""
