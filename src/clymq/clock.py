@@ -39,6 +39,16 @@ class Clock(Protocol):
         ...
 
 
+async def pause(clock: Clock, delay_ms: float, *, unless: asyncio.Event | None = None) -> None:
+    """Wait for a time, on whatever clock it is, or until the event is set."""
+    over = unless or asyncio.Event()
+    timer = clock.call_later(delay_ms, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()
+
+
 class SystemClock:
     """The machine's clocks; timers run on the running asyncio event loop."""
 

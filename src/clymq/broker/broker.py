@@ -17,7 +17,7 @@ from clymq.broker.hosting import HostedPartition, Hosting, Reports
 from clymq.broker.neighbours import ActiveController
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.errors import BlockSealed, ClymqError, InvalidRequest, NotHosted, StaleEpoch
 from clymq.protocol.broker import CommitOffset, CommittedOffset, FetchOffset, InitProducer, Pull, Pulled, Push
@@ -339,12 +339,12 @@ class Broker(Reports):
                 if not error.retriable:
                     log.warning("%s: %s is refused: %s", self.name, type(report).__name__, error)
                     return
-                await self._pause(RETRY_MS)
+                await pause(self._clock, RETRY_MS)
 
     async def _report_ends(self) -> None:
         """Mirror how far the blocks that are led here have come, about once a second."""
         while True:
-            await self._pause(self._config.mirror_ms)
+            await pause(self._clock, self._config.mirror_ms)
             for partition in self.hosting.partitions:
                 active = partition.active
                 if active is None or active.leader != self.name:
@@ -375,11 +375,3 @@ class Broker(Reports):
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _pause(self, delay_ms: float) -> None:
-        over = asyncio.Event()
-        timer = self._clock.call_later(delay_ms, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()

@@ -17,7 +17,7 @@ from clymq.broker.fetch_block import FetchBlock
 from clymq.broker.neighbours import Neighbours
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config, for_topic
 from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, StorageError, UnknownPartition
 from clymq.protocol.broker import Pull
@@ -328,7 +328,7 @@ class Hosting:
                     return
                 except ClymqError as error:
                     log.warning("%s/%s: the SEAL of block %d: %s", place.topic, place.partition, before.block, error)
-            await self._pause(RETRY_MS)
+            await pause(self._clock, RETRY_MS)
 
     async def _mend(self, partition: HostedPartition, block: SealedBlock) -> None:
         """Make a sealed block whole, however often it takes."""
@@ -341,7 +341,7 @@ class Hosting:
                 log.warning(
                     "%s/%s: block %d cannot be mended yet: %s", partition.topic, partition.name, block.number, error
                 )
-                await self._pause(RETRY_MS)
+                await pause(self._clock, RETRY_MS)
 
     def _sources(self, partition: HostedPartition, block: int, replicas: tuple[ReplicaPlace, ...]) -> list[Source]:
         others = [replica.broker for replica in replicas if replica.broker != self._name]
@@ -353,14 +353,6 @@ class Hosting:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _pause(self, delay_ms: float) -> None:
-        over = asyncio.Event()
-        timer = self._clock.call_later(delay_ms, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()
 
     async def close(self) -> None:
         """Stop mending and let go of every block."""

@@ -51,7 +51,10 @@ class Child:
             )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
-        self._pid.write_text(f"{self._process.pid}\n")
+        # As a whole: whoever looks finds a number, or no file.
+        beside = self._pid.with_suffix(".new")
+        beside.write_text(f"{self._process.pid}\n")
+        beside.replace(self._pid)
 
     def look(self) -> int | None:
         """Take note of what it says; return its exit code if it has ended."""

@@ -9,7 +9,8 @@ from typing import Any
 from clymq.client.cluster import Cluster
 from clymq.client.identity import default_name
 from clymq.client.surroundings import Surroundings
-from clymq.client.waiting import Backoff, Deadline, pause
+from clymq.client.waiting import Backoff, Deadline
+from clymq.clock import pause
 from clymq.errors import InvalidRequest
 from clymq.protocol.controller import (
     AlterTopic,

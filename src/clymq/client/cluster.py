@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from clymq.client.surroundings import Surroundings
-from clymq.client.waiting import Backoff, Deadline, Shared, pause
+from clymq.client.waiting import Backoff, Deadline, Shared
+from clymq.clock import pause
 from clymq.errors import ClosedError, ClymqError, InvalidRequest, LeaderUnavailable, UnknownPartition
 from clymq.protocol.controller import DescribeTopic, FindController, ProducerRoute, ProGetBroker
 from clymq.protocol.frames import Buffer

@@ -18,7 +18,8 @@ from typing import Final
 from clymq import errors
 from clymq.client.cluster import LOOK_AGAIN_MS_MAX, Cluster, worth_retrying
 from clymq.client.messages import Run
-from clymq.client.waiting import Backoff, Deadline, pause
+from clymq.client.waiting import Backoff, Deadline
+from clymq.clock import pause
 from clymq.config import KiB, MiB
 from clymq.errors import ClymqError, CorruptBatch, NotSubscribed, OffsetOutOfRange, UnknownServerError
 from clymq.protocol.broker import Pull, Pulled

@@ -25,8 +25,8 @@ from clymq.client.accumulator import Draft
 from clymq.client.cluster import Cluster, worth_retrying
 from clymq.client.numbering import NumberedBatch, Numbering
 from clymq.client.receipts import Delivery, Outcome
-from clymq.client.waiting import Backoff, pause
-from clymq.clock import Timer
+from clymq.client.waiting import Backoff
+from clymq.clock import Timer, pause
 from clymq.errors import (
     AckMismatch,
     ClosedError,

@@ -60,16 +60,6 @@ class Backoff:
         return pause_ms
 
 
-async def pause(clock: Clock, delay_ms: float) -> None:
-    """Let time pass."""
-    over = asyncio.Event()
-    timer = clock.call_later(delay_ms, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()
-
-
 async def settled(clock: Clock, future: asyncio.Future[Any], timeout_ms: float) -> bool:
     """Wait until a future is done or the time is over; return which. The future goes on whatever happens here."""
     if future.done():

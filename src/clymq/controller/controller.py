@@ -15,10 +15,9 @@ import logging
 from collections.abc import Mapping
 from random import Random
 
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.controller.brokers import Brokers
-from clymq.controller.pacing import pause
 from clymq.controller.tenure import Tenure
 from clymq.errors import ClymqError, LeaderUnavailable, NotController
 from clymq.metadata import nodes

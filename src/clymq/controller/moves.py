@@ -19,11 +19,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.controller.brokers import Brokers
 from clymq.controller.chains import Chains, View
-from clymq.controller.pacing import pause, within
+from clymq.controller.pacing import within
 from clymq.controller.placement import key_of, place
 from clymq.controller.roster import Attendance, Roster
 from clymq.controller.sealing import Ended, Sealing

@@ -1,4 +1,4 @@
-"""Waiting, on the clock that is handed in: for a time, or for something, but not for ever."""
+"""Waiting for something, on the clock that is handed in, but not for ever."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ from clymq.clock import Clock
 from clymq.errors import NotController, RequestTimeout
 
 T = TypeVar("T")
-
-
-async def pause(clock: Clock, delay_ms: float, *, unless: asyncio.Event | None = None) -> None:
-    """Wait for a time, or until the event is set."""
-    over = unless or asyncio.Event()
-    timer = clock.call_later(delay_ms, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()
 
 
 async def within(clock: Clock, timeout_ms: float, work: asyncio.Future[T], what: str) -> T:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.controller.assignment import assign, partitions_of
 from clymq.controller.brokers import Brokers
 from clymq.controller.chains import Chains, Sealed, View
 from clymq.controller.moves import Moves
-from clymq.controller.pacing import pause
 from clymq.controller.roster import Attendance, Roster
 from clymq.controller.subscriptions import POINT_TO_POINT, Subscriptions
 from clymq.errors import (

@@ -20,11 +20,10 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.controller.brokers import Brokers
 from clymq.controller.chains import View
-from clymq.controller.pacing import pause
 from clymq.controller.roster import Roster
 from clymq.errors import ClymqError, LeaderUnavailable, RemoteProtocolError, TransportError
 from clymq.metadata.nodes import Mirror, Pending, SealedBlock

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any
 
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.controller.brokers import Brokers
 from clymq.controller.chains import Chains
@@ -21,7 +21,6 @@ from clymq.controller.copies import Copies
 from clymq.controller.drains import Drains
 from clymq.controller.hosting import Hosting
 from clymq.controller.moves import Moves
-from clymq.controller.pacing import pause
 from clymq.controller.repair import Repair
 from clymq.controller.retention import Retention
 from clymq.controller.roster import Attendance

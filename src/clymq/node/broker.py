@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from clymq.broker.broker import Broker
 from clymq.broker.hosting import Hosting, Reports
 from clymq.broker.neighbours import ActiveController, Neighbours, PullLinks
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.errors import ClymqError, ConfigError, LeaderUnavailable
 from clymq.metadata import nodes
@@ -149,7 +149,7 @@ class BrokerNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._raft.hand_over():
-            await self._pause(self._config.election_ms_max)
+            await pause(self._clock, self._config.election_ms_max)
         try:
             await self._store.close()
         except ClymqError as error:
@@ -204,7 +204,7 @@ class BrokerNode:
                 self.broker.ask_again()
             except ClymqError as error:
                 log.warning("%s: no session: %s", self.name, error)
-                await self._pause(self._config.reconnect_ms_max)
+                await pause(self._clock, self._config.reconnect_ms_max)
 
     async def _keep_known(self) -> None:
         """Tell the controller who this is, and how it is doing, every few seconds."""
@@ -222,10 +222,10 @@ class BrokerNode:
             )
             try:
                 await self._controller.ask(report, timeout_ms=ASK_MS)
-                await self._pause(self._config.config_ms)
+                await pause(self._clock, self._config.config_ms)
             except ClymqError as error:
                 log.info("%s: the controller does not know it yet: %s", self.name, error)
-                await self._pause(self._config.reconnect_ms_min)
+                await pause(self._clock, self._config.reconnect_ms_min)
 
     async def _active_address(self) -> str | None:
         controller = await self._catalog.controller()
@@ -237,11 +237,3 @@ class BrokerNode:
             raise LeaderUnavailable("no zkserver is active")
         found = controller.value
         return ControllerFound(found.name, found.address, found.epoch)
-
-    async def _pause(self, delay_ms: float) -> None:
-        over = asyncio.Event()
-        timer = self._clock.call_later(delay_ms, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()

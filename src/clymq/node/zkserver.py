@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 
-from clymq.clock import Clock
+from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.controller.brokers import LinkedBrokers
 from clymq.controller.controller import Controller
@@ -122,12 +122,4 @@ class ZkServerNode:
                     break
                 except ClymqError as error:
                     log.warning("%s: no session: %s", self.name, error)
-                    await self._pause()
-
-    async def _pause(self) -> None:
-        over = asyncio.Event()
-        timer = self._clock.call_later(self._config.reconnect_ms_max, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()
+                    await pause(self._clock, self._config.reconnect_ms_max)

@@ -200,13 +200,19 @@ _TO_WIRE: Mapping[type, Callable[[str, Any], OneWay]] = {
 }
 
 
-def _from_append(request: wire.AppendEntries) -> Message:
-    return Append(
+def _envelope(request: Any) -> tuple[str, str, int, int, int]:
+    return (
         request.sender,
         request.receiver,
         request.term,
         request.sender_incarnation,
         request.receiver_incarnation,
+    )
+
+
+def _from_append(request: wire.AppendEntries) -> Message:
+    return Append(
+        *_envelope(request),
         request.previous_index,
         request.previous_term,
         (),
@@ -217,11 +223,7 @@ def _from_append(request: wire.AppendEntries) -> Message:
 
 def _from_append_answer(request: wire.AppendAnswer) -> Message:
     return AppendResponse(
-        request.sender,
-        request.receiver,
-        request.term,
-        request.sender_incarnation,
-        request.receiver_incarnation,
+        *_envelope(request),
         request.held,
         request.match,
         request.sequence,
@@ -233,11 +235,7 @@ def _from_append_answer(request: wire.AppendAnswer) -> Message:
 
 def _from_request_vote(request: wire.RequestVote) -> Message:
     return RequestVote(
-        request.sender,
-        request.receiver,
-        request.term,
-        request.sender_incarnation,
-        request.receiver_incarnation,
+        *_envelope(request),
         request.last_index,
         request.last_term,
         request.pre,
@@ -247,20 +245,14 @@ def _from_request_vote(request: wire.RequestVote) -> Message:
 
 def _from_vote_answer(request: wire.VoteAnswer) -> Message:
     return VoteResponse(
-        request.sender,
-        request.receiver,
-        request.term,
-        request.sender_incarnation,
-        request.receiver_incarnation,
+        *_envelope(request),
         request.granted,
         request.pre,
     )
 
 
 def _from_timeout_now(request: wire.TimeoutNow) -> Message:
-    return TimeoutNow(
-        request.sender, request.receiver, request.term, request.sender_incarnation, request.receiver_incarnation
-    )
+    return TimeoutNow(*_envelope(request))
 
 
 _FROM_WIRE: Mapping[type, Callable[[Any], Message]] = {

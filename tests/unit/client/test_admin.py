@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from clymq import Ack, AsyncAdmin, TopicInfo
-from clymq.client.waiting import pause
-from clymq.clock import ManualClock
+from clymq.clock import ManualClock, pause
 from clymq.errors import ClosedError, InvalidName, InvalidRequest, RequestTimeout, UnknownPartition, UnknownTopic
 from clymq.rpc.memory import MemoryNetwork
 from fake_cluster import CLIENT, FakeCluster

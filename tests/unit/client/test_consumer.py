@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from clymq import AsyncConsumer, AsyncProducer, Message
-from clymq.client.waiting import pause
-from clymq.clock import ManualClock
+from clymq.clock import ManualClock, pause
 from clymq.errors import (
     ClosedError,
     CorruptBatch,

@@ -11,8 +11,7 @@ import pytest
 
 from clymq import Ack, AsyncProducer, Receipt, Receipts
 from clymq.client.partitioning import partition_of
-from clymq.client.waiting import pause
-from clymq.clock import ManualClock
+from clymq.clock import ManualClock, pause
 from clymq.errors import (
     BufferFull,
     ClosedError,

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from clymq import Ack, AsyncProducer, Receipt
-from clymq.client.waiting import pause
-from clymq.clock import ManualClock
+from clymq.clock import ManualClock, pause
 from clymq.errors import (
     AckMismatch,
     ClymqError,
