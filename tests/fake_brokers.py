@@ -19,16 +19,31 @@ from clymq.errors import (
     NotHosted,
     NotLeader,
     NotPrepared,
+    NotSubscribed,
+    OffsetOutOfRange,
     RequestTimeout,
     StaleEpoch,
 )
-from clymq.protocol import hosting
+from clymq.protocol.broker import FindOffset, OffsetFound
 from clymq.protocol.controller import BrokerConfig, HostedBlock
-from clymq.protocol.hosting import BlockClosed, CloseAccept, PartitionFound, PrepareAccept, PrepareSend, SendPrepared
+from clymq.protocol.hosting import (
+    LATEST,
+    BlockClosed,
+    CloseAccept,
+    GroupPositionSet,
+    PartitionFound,
+    PrepareAccept,
+    PrepareSend,
+    PrepareState,
+    SendPrepared,
+    SetGroupPosition,
+)
 from clymq.protocol.verbs import Done, Reply
 from clymq.types import Ack
 
 MESSAGE_BYTES = 100
+MESSAGE_US = 1000
+"""The message at offset n has the timestamp n * MESSAGE_US."""
 
 
 @dataclass
@@ -74,6 +89,7 @@ class FakeBroker:
     epochs: dict[str, int] = field(default_factory=dict)
     hosted: dict[tuple[str, int], HostedBlock] = field(default_factory=dict)
     cursors: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    positions: dict[tuple[str, str], int] = field(default_factory=dict)
     heard: list[Any] = field(default_factory=list)
 
     def host(self, config: BrokerConfig) -> None:
@@ -156,18 +172,22 @@ class FakeBrokers:
     # The verbs.
 
     def _answer(self, broker: FakeBroker, request: Any) -> Reply:
-        match request:
-            case PrepareAccept():
-                return self._prepare(broker, request)
-            case CloseAccept():
-                return self._close(broker, request)
-            case hosting.PrepareState():
-                return PartitionFound(request.state, request.block, request.epoch, 0)
-            case PrepareSend():
-                return self._prepare_send(broker, request)
-            case _:
-                self.on_nudge(broker.name)
-                return Done()
+        verbs: dict[type, Callable[[FakeBroker, Any], Reply]] = {
+            PrepareAccept: self._prepare,
+            CloseAccept: self._close,
+            PrepareState: self._found,
+            PrepareSend: self._prepare_send,
+            FindOffset: self._find_offset,
+            SetGroupPosition: self._set_position,
+        }
+        return verbs.get(type(request), self._nudge)(broker, request)
+
+    def _nudge(self, broker: FakeBroker, _: Any) -> Done:
+        self.on_nudge(broker.name)
+        return Done()
+
+    def _found(self, _: FakeBroker, request: PrepareState) -> PartitionFound:
+        return PartitionFound(request.state, request.block, request.epoch, 0)
 
     def _prepare(self, broker: FakeBroker, request: PrepareAccept) -> Done:
         if request.disk_id != broker.disk_id:
@@ -181,11 +201,13 @@ class FakeBrokers:
         if block is None:
             raise NotHosted(f"{broker.name} has no block {request.block}")
         self._check_epoch(broker, request.uid, request.epoch)
+        place = broker.hosted[request.uid, request.block]
         if request.fence:
             return self._fence(broker, block, request)
+        if place.mode == Ack.QUORUM and block.fenced:
+            raise NotLeader(f"{broker.name} is fenced, out of the group of block {request.block}")
         if block.sealed:
             return block.closed()
-        place = broker.hosted[request.uid, request.block]
         if place.mode == Ack.QUORUM:
             return self._seal_raft(broker, place)
         if place.leader != broker.name or place.leader_incarnation != broker.incarnation:
@@ -193,9 +215,11 @@ class FakeBrokers:
         return _seal(block, request.epoch)
 
     def _fence(self, broker: FakeBroker, block: FakeBlock, request: CloseAccept) -> BlockClosed:
+        if request.seal:
+            if block.fenced != request.epoch:
+                raise StaleEpoch(f"{broker.name} is fenced by {block.fenced}, not by {request.epoch}")
+            return block.closed() if block.sealed else _seal(block, request.epoch)
         block.fenced = max(block.fenced, request.epoch)
-        if request.seal and not block.sealed:
-            return _seal(block, request.epoch)
         if request.source and request.source != broker.name:
             source = self.brokers[request.source].blocks[request.uid, request.block]
             if self.brokers[request.source].up and source.sealed:
@@ -205,7 +229,7 @@ class FakeBrokers:
     def _seal_raft(self, broker: FakeBroker, place: HostedBlock) -> BlockClosed:
         key = (place.uid, place.block)
         held = [self.brokers[each.broker] for each in place.replicas]
-        up = [each for each in held if each.up and key in each.blocks]
+        up = [each for each in held if each.up and key in each.blocks and not each.blocks[key].fenced]
         if 2 * len(up) <= len(held):
             raise RequestTimeout(f"block {place.block} has no majority")
         leader = max(up, key=lambda each: (each.blocks[key].end, each.name == place.leader))
@@ -222,6 +246,26 @@ class FakeBrokers:
             raise NotPrepared(f"{broker.name} does not hold block {request.block}")
         key = (request.uid, request.group, request.consumer)
         return SendPrepared(broker.cursors.setdefault(key, request.offset))
+
+    def _find_offset(self, broker: FakeBroker, request: FindOffset) -> OffsetFound:
+        block = broker.blocks.get((request.uid, request.block))
+        if block is None:
+            raise NotHosted(f"{broker.name} has no block {request.block}")
+        first = max(block.start, -(-request.timestamp_us // MESSAGE_US))
+        return OffsetFound(first if first < block.end else -1, block.end)
+
+    def _set_position(self, broker: FakeBroker, request: SetGroupPosition) -> GroupPositionSet:
+        place = broker.hosted.get((request.uid, request.block))
+        if place is None or place.leader != broker.name:
+            raise NotLeader(f"{broker.name} does not lead block {request.block}")
+        end = broker.blocks[request.uid, request.block].end
+        offset = end if request.offset == LATEST else request.offset
+        if offset > end:
+            raise OffsetOutOfRange(offset, first=place.start, end=end)
+        if not request.mode and (request.uid, request.group) not in broker.positions:
+            raise NotSubscribed(f"no group {request.group}")
+        broker.positions[request.uid, request.group] = offset
+        return GroupPositionSet(offset, end)
 
     def _check_epoch(self, broker: FakeBroker, uid: str, epoch: int) -> None:
         seen = broker.epochs.get(uid, 0)

@@ -32,13 +32,12 @@ from clymq.rpc.peer import Call
 
 log = logging.getLogger("clymq.controller")
 
-# Not ForceSeal: brokers cannot end a block at what one replica holds yet, and a move that waits for that would wait.
 SERVED = (
     verbs.CreateTopic, verbs.CreatePart, verbs.DeleteTopic, verbs.AlterTopic, verbs.ListTopics, verbs.DescribeTopic,
     verbs.Status, verbs.ListGroups, verbs.SetPartitionState, verbs.MovePartition, verbs.ProGetBroker,
     verbs.ConGetBroker, verbs.Sub, verbs.UnSub, verbs.ListSubs, verbs.BroInfo, verbs.BroGetConfig, verbs.BecomeLeader,
     verbs.GetNewLeader, verbs.UpdateDup, verbs.UpdatePTPOffset, verbs.ReplicaDown, verbs.RollBlock, verbs.DrainBroker,
-    verbs.UndrainBroker,
+    verbs.UndrainBroker, verbs.ResetGroup, verbs.ForceSeal,
 )  # fmt: skip
 
 

@@ -9,9 +9,11 @@ has, and never lets one go before there is another.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from clymq.config import Config
 from clymq.controller.chains import Chains, Sealed, View
+from clymq.controller.nudges import Nudges
 from clymq.controller.placement import key_of, place, usable
 from clymq.controller.roster import Attendance, Roster
 from clymq.errors import NotEnoughReplicas
@@ -24,20 +26,23 @@ log = logging.getLogger("clymq.controller")
 class Copies:
     """Replaces replicas of sealed blocks."""
 
-    def __init__(self, chains: Chains, attendance: Attendance, config: Config) -> None:
+    def __init__(self, chains: Chains, attendance: Attendance, config: Config, nudges: Nudges) -> None:
         self._chains = chains
         self._attendance = attendance
         self._config = config
+        self._nudges = nudges
 
-    async def intend(self, view: View, roster: Roster, block: int) -> bool:
-        """Write down where the copies of one block are to be made; False if that is written already."""
-        sealed = next(each for each in view.sealed if each.block.block == block)
-        copies = self._wanted(view, sealed, roster)
-        if copies == sealed.block.copies:
-            return False
-        await self._chains.of(*view.key).rewrite(view.partition, changed(sealed.block, copies=copies))
-        log.info("%s: block %d is copied to %s", view, block, [each.broker for each in copies] or "nobody")
-        return True
+    async def intend(self, view: View, roster: Roster, blocks: Sequence[int]) -> None:
+        """Write down where the copies of some blocks are to be made, one after the other, and tell who makes them."""
+        partition, makers = view.partition, set[str]()
+        for sealed in [each for each in view.sealed if each.block.block in blocks]:
+            copies = self._wanted(view, sealed, roster)
+            await self._chains.of(*view.key).rewrite(partition, changed(sealed.block, copies=copies))
+            partition = partition._replace(version=partition.version + 1)
+            makers |= {each.broker for each in copies}
+            names = [each.broker for each in copies] or "nobody"
+            log.info("%s: block %d is copied to %s", view, sealed.block.block, names)
+        self._nudges.tell_of(view, makers, roster)
 
     def due(self, view: View, roster: Roster) -> list[int]:
         """Return the blocks for which something else should be written down than is."""

@@ -112,9 +112,9 @@ class Hosting:
         return Done()
 
     async def update_cursor(self, request: UpdatePTPOffset) -> Done:
-        """Mirror a group's cursor; it never goes back."""
+        """Mirror a group's cursor; it never goes back, unless it was set back."""
         view = await self._chains.view(request.topic, request.partition, request.uid)
-        await self._chains.of(*view.key).report_cursor(request.group, request.offset)
+        await self._chains.of(*view.key).report_cursor(request.group, request.offset, exact=request.exact)
         return Done()
 
     async def replica_down(self, request: ReplicaDown) -> Done:
@@ -191,4 +191,5 @@ def _sealed_block(view: View, sealed: Sealed, roster: Roster, broker: str, *, co
         bytes=block.bytes,
         last_append_time=block.last_append_time,
         copy=copy,
+        trusted=block.trusted,
     )

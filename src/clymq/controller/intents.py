@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from clymq.controller.chains import Chains, View
-from clymq.controller.placement import key_of, place
+from clymq.controller.placement import key_of, place, usable
 from clymq.controller.roster import Roster
 from clymq.metadata.nodes import Partition, Pending, changed
 from clymq.metadata.reading import Versioned
@@ -39,6 +39,8 @@ class Wish(NamedTuple):
     strict: bool = False
     """Whether nobody may keep a seat that he cannot fill now."""
     trust: str = ""
+    """The replica to trust where there is no majority: then those who are there begin the next block, few as they are.
+    """
 
 
 def plan(view: View, roster: Roster, wish: Wish) -> Pending:
@@ -47,12 +49,13 @@ def plan(view: View, roster: Roster, wish: Wish) -> Pending:
     mode = partition.state if wish.mode is None else wish.mode
     dupnum = partition.dupnum if wish.dupnum is None else wish.dupnum
     preferred = partition.preferred if wish.preferred is None else wish.preferred
+    count = min(dupnum, max(1, len(usable(roster.seats())))) if wish.trust else dupnum
     names = place(
         roster.seats(),
         key_of(*view.key),
-        dupnum,
+        count,
         first=[*wish.first, *preferred],
-        keep=() if wish.strict else view.members,
+        keep=() if wish.strict or wish.trust else view.members,
         avoid=wish.avoid,
     )
     leader = wish.leader or view.now.leader

@@ -23,6 +23,7 @@ from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.controller.brokers import Brokers
 from clymq.controller.chains import Chains, View
+from clymq.controller.nudges import Nudges, hosting_request
 from clymq.controller.pacing import within
 from clymq.controller.placement import key_of, place
 from clymq.controller.roster import Attendance, Roster
@@ -41,13 +42,7 @@ from clymq.errors import (
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.nodes import NowBlock, Partition, Pending, Place, changed
 from clymq.metadata.reading import Versioned
-from clymq.protocol.hosting import (
-    AddFetchPartition,
-    AddRaftPartition,
-    CloseFetchPartition,
-    CloseRaftPartition,
-    PrepareAccept,
-)
+from clymq.protocol.hosting import CloseFetchPartition, CloseRaftPartition, PrepareAccept
 from clymq.protocol.verbs import Done, Request
 from clymq.types import Ack
 
@@ -69,6 +64,7 @@ class Moves:
         clock: Clock,
         config: Config,
         spawn: Spawn,
+        nudges: Nudges,
     ) -> None:
         self._catalog = catalog
         self._chains = chains
@@ -77,6 +73,7 @@ class Moves:
         self._clock = clock
         self._config = config
         self._spawn = spawn
+        self._nudges = nudges
         self._sealing = Sealing(brokers, clock, config)
         self._running: dict[Key, asyncio.Task[None]] = {}
 
@@ -135,7 +132,7 @@ class Moves:
         # One transaction, conditional on the partition and the active block as they were read.
         await chain.move(partition, view.active, now, ended.block if ended else None)
         log.info("%s: block %d is active, epoch %d, from offset %d", view, now.block, now.epoch, now.start)
-        self._spawn(self._nudge(view, pending, now, roster))
+        self._nudge(view, pending, now, roster)
         return True
 
     # Preparing.
@@ -204,11 +201,13 @@ class Moves:
                 key_of(*view.key),
                 len(pending.replicas),
                 first=staying,
-                keep=[each.broker for each in pending.replicas],
+                keep=() if pending.trust else [each.broker for each in pending.replicas],
                 avoid=refused,
             )
         except NotEnoughReplicas:
-            return pending.replicas
+            # By force the next block begins with those who are there, few as they are.
+            here = tuple(each for each in pending.replicas if each.broker in staying)
+            return here if pending.trust and here else pending.replicas
         before = {each.broker: each for each in pending.replicas}
         names.sort(key=lambda name: list(before).index(name) if name in before else len(before))
         # A seat that is kept takes the disk that its broker has now: it may have refused because of the old one.
@@ -216,34 +215,16 @@ class Moves:
 
     # Nudges.
 
-    async def _nudge(self, view: View, pending: Pending, now: NowBlock, roster: Roster) -> None:
-        """Tell brokers that something has changed for them; nobody waits for it, and nothing depends on it."""
+    def _nudge(self, view: View, pending: Pending, now: NowBlock, roster: Roster) -> None:
+        """Tell the new replicas to host the block, and those that are none of it any more to let go of the last."""
         topic, partition = view.key
-        uid, raft = view.partition.value.uid, pending.mode == Ack.QUORUM
-        replicas = tuple(roster.replica_place(each) for each in pending.replicas)
-        add: Request[Done] = (
-            AddRaftPartition(topic, view.topic.id, partition, uid, now.block, now.epoch, replicas, now.leader)
-            if raft
-            else AddFetchPartition(
-                topic, view.topic.id, partition, uid, now.block, now.epoch, now.mode, replicas,
-                now.leader, roster.address(now.leader), now.leader_incarnation,
-            )
-        )  # fmt: skip
         was_raft = view.now.mode == Ack.QUORUM
         close: Request[Done] = (CloseRaftPartition if was_raft else CloseFetchPartition)(
-            topic, partition, uid, view.now.block, now.epoch
+            topic, partition, view.partition.value.uid, view.now.block, now.epoch
         )
-        told = {each.broker: add for each in pending.replicas}
-        told |= {name: close for name in view.members if name not in told}
-        await asyncio.gather(*(nudge(self._brokers, name, each) for name, each in told.items() if roster.online(name)))
-
-
-async def nudge(brokers: Brokers, name: str, request: Request[Done]) -> None:
-    """Tell a broker something that it will find out anyway."""
-    try:
-        await brokers.ask(name, request)
-    except ClymqError as error:
-        log.info("%s was not nudged: %s", name, error)
+        told = dict.fromkeys(view.members, close)
+        add = hosting_request(view, now, pending.replicas, roster)
+        self._nudges.tell(told | dict.fromkeys((each.broker for each in pending.replicas), add), roster)
 
 
 def _next_block(pending: Pending, roster: Roster, ready: list[str], ended: Ended | None) -> NowBlock:

@@ -4,6 +4,8 @@
     fetch leader gone  the active block moves at once
     member useless     lost, away for `replace_after_ms`, on a broker that is being emptied: the active block moves, if
                        there is a better place; a sealed one is copied
+    too few members    the block before was ended by force, when few brokers were there: the active block moves, as soon
+                       as there are as many as it should have
     leaders uneven     every `balance_ms`: active blocks move to a replica that leads less
 
 It decides by one reading of the tree and begins what it finds; each beginning is a conditional write, so a look round
@@ -21,10 +23,12 @@ from clymq.controller.chains import Chains, View
 from clymq.controller.copies import Copies, replicas_to_replace
 from clymq.controller.intents import Wish, intend, plan
 from clymq.controller.moves import Moves
+from clymq.controller.nudges import Nudges
 from clymq.controller.roster import Attendance, Roster
 from clymq.controller.sealing import fetch_leader_leads
 from clymq.errors import ClymqError, NotEnoughReplicas, SessionLost, VersionConflict
 from clymq.metadata.catalog import Catalog
+from clymq.metadata.nodes import Replica
 from clymq.types import Ack
 
 log = logging.getLogger("clymq.controller")
@@ -34,13 +38,21 @@ class Repair:
     """Begins what is due."""
 
     def __init__(
-        self, catalog: Catalog, chains: Chains, attendance: Attendance, moves: Moves, copies: Copies, config: Config
+        self,
+        catalog: Catalog,
+        chains: Chains,
+        attendance: Attendance,
+        moves: Moves,
+        copies: Copies,
+        nudges: Nudges,
+        config: Config,
     ) -> None:
         self._catalog = catalog
         self._chains = chains
         self._attendance = attendance
         self._moves = moves
         self._copies = copies
+        self._nudges = nudges
         self._config = config
 
     async def look_round(self) -> list[View]:
@@ -48,6 +60,7 @@ class Repair:
         await self._catalog.sync()
         roster = await self._attendance.roster()
         views = await self._chains.all_views()
+        self._nudges.look_at(views, roster)
         room = self._config.repairs_max
         for view in views:
             try:
@@ -69,11 +82,10 @@ class Repair:
         if wish is not None:
             await self._begin(view, roster, wish)
             return 1
-        due = self._copies.due(view, roster) if room > 0 else []
+        due = self._copies.due(view, roster)[:room] if room > 0 else []
         if due:
-            # One at a time: it changes the version by which the next would be decided.
-            await self._copies.intend(view, roster, due[0])
-        return len(due[:1])
+            await self._copies.intend(view, roster, due)
+        return len(due)
 
     def _wish(self, view: View, roster: Roster, room: int) -> Wish | None:
         if view.now.mode != Ack.QUORUM and not fetch_leader_leads(view, roster):
@@ -81,10 +93,11 @@ class Repair:
             down = [each.broker for each in view.active.replicas if each.down]
             return Wish("leader gone", avoid=down)
         useless = replicas_to_replace(view.active.replicas, roster, self._config.replace_after_ms)
-        if not useless or room <= 0:
+        missing = view.partition.value.dupnum - len(view.active.replicas)
+        if room <= 0 or (not useless and missing <= 0):
             return None
         wish = Wish(
-            f"replace {', '.join(each.broker for each in useless)}",
+            f"replace {', '.join(each.broker for each in useless)}" if useless else f"{missing} replicas are missing",
             avoid={each.broker for each in useless if each.disk_id == roster.disk_id(each.broker)},
         )
         try:
@@ -92,7 +105,8 @@ class Repair:
         except NotEnoughReplicas:
             return None
         still = {(each.broker, each.disk_id) for each in places}
-        return wish if any((each.broker, each.disk_id) not in still for each in useless) else None
+        better = missing > 0 or any((each.broker, each.disk_id) not in still for each in useless)
+        return wish if better or _begins_anew(view, useless, roster) else None
 
     async def _begin(self, view: View, roster: Roster, wish: Wish) -> None:
         await intend(self._chains, view, roster, wish)
@@ -123,3 +137,13 @@ class Repair:
             room -= 1
             if room <= 0:
                 return
+
+
+def _begins_anew(view: View, useless: Iterable[Replica], roster: Roster) -> bool:
+    """Say whether a replica that is lost will have a successor on the same broker, for want of another.
+
+    A block can be lost without its disk, and the next one begins there with an empty log. Where the block before was
+    lost as well it is the disk, and moving again and again would help nobody.
+    """
+    lost_before = {each.broker for sealed in view.sealed[-1:] for each in sealed.replicas if each.down}
+    return any(each.down and roster.online(each.broker) and each.broker not in lost_before for each in useless)

@@ -33,14 +33,25 @@ from clymq.protocol.controller import ConGetBroker, ConsumerRoutes, ProducerRout
 from clymq.protocol.hosting import PrepareSend
 
 LOOK_MS = 50.0
+NEWER_MS_MAX = 2000.0
+"""Who was failed by a leader waits so long for a newer one; clients wait a little longer for the answer."""
 ACTIVE = -1
 """Where an active block ends: nobody knows yet."""
 
 
+class Leadership(NamedTuple):
+    """Who leads which block, in which term: what changes when another one takes over, or the same one again."""
+
+    broker: str
+    block: int
+    term: int
+
+
 class Target(NamedTuple):
-    """What a consumer reads next: a block, where that ends, the offset, and who holds it, best first."""
+    """What a consumer reads next: a block, where that begins and ends, the offset, and who holds it, best first."""
 
     block: int
+    start: int
     end: int
     offset: int
     replicas: tuple[Replica, ...]
@@ -68,10 +79,15 @@ class Routes:
         self._brokers = brokers
         self._clock = clock
         self._config = config
+        self._newer_ms_max = min(NEWER_MS_MAX, config.leader_wait_ms_max)
 
     async def for_producer(self, request: ProGetBroker) -> ProducerRoute:
-        """Return the active block's leader as recorded, if it is online; else wait for one, for a while."""
-        deadline_ms = self._clock.monotonic_ms() + self._config.leader_wait_ms_max
+        """Return the active block's leader as recorded, if it is online; else wait for one, for a while.
+
+        Who names a leader that failed waits for a newer one, so that one question is enough; not for long, because it
+        may be wrong about the failure.
+        """
+        began_ms = self._clock.monotonic_ms()
         await self._catalog.sync()
         view = await self._chains.view(request.topic, request.partition)
         if not view.begun and view.partition.value.pending is not None:
@@ -79,8 +95,13 @@ class Routes:
             view = await self._chains.view(request.topic, request.partition)
         _check_begun(view)
         roster = await self._attendance.roster()
-        while not roster.online(view.now.leader):
-            if self._clock.monotonic_ms() >= deadline_ms:
+        failed = _failed(request, view)
+        while True:
+            waited_ms = self._clock.monotonic_ms() - began_ms
+            is_online = roster.online(view.now.leader)
+            if is_online and (failed != _leadership(view) or waited_ms >= self._newer_ms_max):
+                break
+            if waited_ms >= self._config.leader_wait_ms_max:
                 raise LeaderUnavailable(
                     f"{view} has had no leader for {self._config.leader_wait_ms_max} ms; {view.now.leader} is offline"
                 )
@@ -98,15 +119,17 @@ class Routes:
             epoch=now.epoch,
             message_bytes_max=int(view.topic.settings.get("message_bytes_max", self._config.message_bytes_max)),
             replicas=tuple(roster.replica_place(each) for each in view.active.replicas),
+            term=now.term,
         )
 
     async def for_consumer(self, request: ConGetBroker) -> ConsumerRoutes:
         """Return one entry for each partition that a consumer reads; what stands in the way of one is its own."""
         await self._catalog.sync()
         topic = (await self._chains.topic(request.topic)).value
-        await self._subscriptions.check(
-            request.topic, request.option, request.group, request.consumer, request.partition
-        )
+        if not request.broker:
+            await self._subscriptions.check(
+                request.topic, request.option, request.group, request.consumer, request.partition
+            )
         if request.partition:
             views = [await self._chains.view(request.topic, request.partition)]
         else:
@@ -129,13 +152,16 @@ class Routes:
             target = await self._target(request, view, roster)
             name, offset = await self._prepared(request, view, roster, target)
         except ClymqError as error:
+            start, end = _range_of(error)
             return ReadRoute(
                 partition=partition.name,
                 uid=partition.uid,
                 offset=request.offset,
                 error=error.code,
                 problem=str(error),
+                end=end,
                 assigned=assigned,
+                start=start,
             )
         # Followers of an active block serve nothing, but know who leads when nobody can be asked here.
         holders = view.active.replicas if target.end == ACTIVE else target.replicas
@@ -150,6 +176,7 @@ class Routes:
             replicas=tuple(roster.replica_place(each) for each in others),
             end=target.end,
             assigned=assigned,
+            start=target.start,
         )
 
     async def _target(self, request: ConGetBroker, view: View, roster: Roster) -> Target:
@@ -159,14 +186,15 @@ class Routes:
         if request.option in POINT_TO_POINT:
             cursors = (await chain.mirror()).cursors
             offset = cursors.get(request.group, view.partition.value.first_offset)
-            return Target(view.now.block, ACTIVE, offset, leader)
+            return Target(view.now.block, view.now.start, ACTIVE, offset, leader)
         if request.offset >= view.now.start:
-            return Target(view.now.block, ACTIVE, request.offset, leader)
+            return Target(view.now.block, view.now.start, ACTIVE, request.offset, leader)
         sealed = _holding(view, request.offset)
         online = [each for each in sealed.replicas if not each.down and roster.online(each.broker)]
         ends = await asyncio.gather(*(chain.replica_end(sealed.block.block, each.broker) for each in online))
         best_first = sorted(zip(ends, online, strict=True), key=lambda each: -each[0])
-        return Target(sealed.block.block, sealed.block.end, request.offset, tuple(replica for _, replica in best_first))
+        block, replicas = sealed.block, tuple(replica for _, replica in best_first)
+        return Target(block.block, block.start, block.end, request.offset, replicas)
 
     async def _prepared(self, request: ConGetBroker, view: View, roster: Roster, target: Target) -> tuple[str, int]:
         """Have the best replica prepare to send; if it cannot, the next. Return who will, and from which offset."""
@@ -190,6 +218,27 @@ class Routes:
                     unheard = isinstance(error, UnknownPartition)
                     problem = NotReady(f"{replica.broker} does not host it yet: {error}") if unheard else error
         raise problem
+
+
+def _leadership(view: View) -> Leadership:
+    return Leadership(view.now.leader, view.now.block, view.now.term)
+
+
+def _failed(request: ProGetBroker, view: View) -> Leadership | None:
+    """Return the leadership that failed the producer; the present one, if it does not know the term of the broker."""
+    if not request.failed:
+        return None
+    known = request.term or (view.now.term if request.block == view.now.block else 0)
+    return Leadership(request.failed, request.block, known)
+
+
+def _range_of(error: ClymqError) -> tuple[int, int]:
+    """Return the offsets that an error is about: those that are lost, or those that there are; -1 where it is none."""
+    if isinstance(error, DataLost):
+        return error.start, error.end
+    if isinstance(error, OffsetOutOfRange):
+        return error.first, error.end
+    return -1, -1
 
 
 def _check_begun(view: View) -> None:

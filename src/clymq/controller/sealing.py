@@ -8,7 +8,9 @@ Fetch, leader gone: a fence. Every replica that can be reached writes the new ep
 come, and takes nothing more but what mending brings. With `dupnum - majority + 1` of them every majority has met the
 fence, so all that a reader ever saw is at or below the highest end among them. That one seals. When a majority holds
 the SEAL, or after `seal_wait_ms_max`, the move goes on.
-Forced: an operator names the replica to trust, and what may be lost is written down with the block.
+Forced: where none of that can be done, an operator names the replica to trust. It is fenced, as are the others as far
+as they can be reached: the epoch is on its disk BEFORE it tells its end, and it ends the block there, alone. What may
+be lost is written down with the block. As long as the ordinary way works, that is the way, and nothing is lost.
 
 Every step may be repeated and may be interrupted: a replica that has sealed answers the same again, and which SEAL
 counts is decided by the transaction of the move alone.
@@ -25,7 +27,7 @@ from clymq.config import Config
 from clymq.controller.brokers import Brokers
 from clymq.controller.chains import View
 from clymq.controller.roster import Roster
-from clymq.errors import ClymqError, LeaderUnavailable, RemoteProtocolError, TransportError
+from clymq.errors import ClymqError, LeaderUnavailable, RemoteProtocolError, SessionLost, TransportError
 from clymq.metadata.nodes import Mirror, Pending, SealedBlock
 from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.types import Ack
@@ -33,6 +35,8 @@ from clymq.types import Ack
 log = logging.getLogger("clymq.controller")
 
 POLL_MS = 50.0
+OFFLINE_MS = 200.0
+"""For the answer of a replica without a session one waits so much longer than for the others."""
 
 
 class Ended(NamedTuple):
@@ -54,8 +58,15 @@ class Sealing:
 
     async def seal(self, view: View, pending: Pending, roster: Roster, told: Mirror) -> Ended:
         """End the active block, under the epoch of the move."""
-        if pending.trust:
-            return await self._seal_by_force(view, pending, told)
+        try:
+            return await self._seal_in_order(view, pending, roster)
+        except ClymqError as error:
+            if not pending.trust or isinstance(error, SessionLost):
+                raise
+            log.warning("%s: block %d cannot be ended in order: %s", view, view.now.block, error)
+        return await self._seal_by_force(view, pending, told)
+
+    async def _seal_in_order(self, view: View, pending: Pending, roster: Roster) -> Ended:
         if view.now.mode == Ack.QUORUM:
             return await self._seal_raft(view, pending)
         if fetch_leader_leads(view, roster):
@@ -99,18 +110,36 @@ class Sealing:
             return None
 
     async def _seal_fenced(self, view: View, pending: Pending, roster: Roster) -> Ended:
-        fenced = await self._ask_all(view.members, _request(view, pending, fence=True))
         replicas = len(view.active.replicas)
         majority = replicas // 2 + 1
         unclean = view.topic.settings.get("fetch_unclean", self._config.fetch_unclean) == "true"
         needed = 1 if unclean else replicas - majority + 1
+        fenced = await self._fence_all(view, _request(view, pending, fence=True), roster, needed)
         if len(fenced) < needed:
             raise LeaderUnavailable(
                 f"{view}: {len(fenced)} of {replicas} replicas of block {view.now.block} are fenced, not {needed}"
             )
         ended = await self._seal_at_furthest(view, pending, fenced, needed)
-        await self._wait_for_majority(view, pending, ended, majority, roster.address(ended.broker))
+        # Who has not answered the fence is asked again only where the others cannot be a majority.
+        others = list(fenced) if len(fenced) >= majority else view.members
+        await self._wait_for_majority(view, pending, ended, others, roster.address(ended.broker))
         return ended
+
+    async def _fence_all(self, view: View, request: CloseAccept, roster: Roster, needed: int) -> dict[str, BlockClosed]:
+        """Fence whoever can be reached. Who is offline is asked too, for it may have lost its session only, and have
+        come furthest; but when enough others have answered it is not waited for any longer.
+        """
+        offline = [name for name in view.members if not roster.online(name)]
+        asking = asyncio.ensure_future(self._ask_all(offline, request))
+        try:
+            fenced = await self._ask_all([name for name in view.members if name not in offline], request)
+            if len(fenced) >= needed and not asking.done():
+                await pause(self._clock, OFFLINE_MS)
+            if len(fenced) < needed or asking.done():
+                fenced |= await asking
+        finally:
+            asking.cancel()
+        return fenced
 
     async def _seal_at_furthest(
         self, view: View, pending: Pending, fenced: dict[str, BlockClosed], needed: int
@@ -131,14 +160,15 @@ class Sealing:
         raise AssertionError("the last one has raised")
 
     async def _wait_for_majority(
-        self, view: View, pending: Pending, ended: Ended, majority: int, source_address: str
+        self, view: View, pending: Pending, ended: Ended, others: list[str], source_address: str
     ) -> None:
         """Have the others mend from the SEAL until enough of them hold it, or the time is over."""
+        majority = len(view.active.replicas) // 2 + 1
         deadline_ms = self._clock.monotonic_ms() + self._config.seal_wait_ms_max
         request = _request(view, pending, fence=True, source=ended.broker, source_address=source_address)
         holding, mark = {ended.broker}, (ended.block.seal_index, ended.block.seal_crc)
         while len(holding) < majority and self._clock.monotonic_ms() < deadline_ms:
-            answers = await self._ask_all([name for name in view.members if name not in holding], request)
+            answers = await self._ask_all([name for name in others if name not in holding], request)
             holding |= {
                 name
                 for name, closed in answers.items()
@@ -152,9 +182,10 @@ class Sealing:
     # By force.
 
     async def _seal_by_force(self, view: View, pending: Pending, told: Mirror) -> Ended:
-        others = [name for name in view.members if name != pending.trust]
-        await self._ask_all(others, _request(view, pending, fence=True))
-        closed = await self._brokers.ask(pending.trust, _request(view, pending, fence=True, seal=True))
+        # All of them first. One that has lost something answers with an error, and is fenced all the same; one that is
+        # not fenced does not seal.
+        await self._ask_all(view.members, _request(view, pending, fence=True))
+        closed = await self._brokers.ask(pending.trust, _request(view, pending, fence=True, seal=True, trusted=True))
         lost = max(0, told.ends.get(view.now.block, 0) - closed.end)
         log.warning("%s: block %d ends at %d by force, at what %s holds; up to %d messages that were there are lost",
                     view, view.now.block, closed.end, pending.trust, lost)  # fmt: skip
@@ -188,7 +219,14 @@ def fetch_leader_leads(view: View, roster: Roster) -> bool:
 
 
 def _request(
-    view: View, pending: Pending, *, fence: bool = False, seal: bool = False, source: str = "", source_address: str = ""
+    view: View,
+    pending: Pending,
+    *,
+    fence: bool = False,
+    seal: bool = False,
+    source: str = "",
+    source_address: str = "",
+    trusted: bool = False,
 ) -> CloseAccept:
     topic, partition = view.key
     return CloseAccept(
@@ -201,6 +239,7 @@ def _request(
         seal=seal,
         source=source,
         source_address=source_address,
+        trusted=trusted,
     )
 
 

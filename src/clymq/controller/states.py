@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from clymq.controller.chains import Chains, View
-from clymq.controller.intents import Wish, intend
+from clymq.controller.intents import Wish, intend, plan
 from clymq.controller.moves import Moves
 from clymq.controller.placement import usable
 from clymq.controller.roster import Attendance, Roster
@@ -112,7 +112,7 @@ class States:
             view = await self._view(request.topic, request.partition)
             pending = view.partition.value.pending
             roster = await self._attendance.roster()
-            if view.now.block != forced or (pending is not None and pending.trust):
+            if view.now.block != forced or (pending is not None and pending.trust == request.trust):
                 return
             if request.trust not in view.members or not roster.online(request.trust):
                 raise InvalidRequest(
@@ -121,9 +121,9 @@ class States:
             if pending is None:
                 await intend(self._chains, view, roster, Wish("force", trust=request.trust))
             else:
-                # A move that waits for a majority: it is the one that gets the trust.
-                trusting = changed(pending, trust=request.trust)
-                await self._chains.of(*view.key).intend(view.partition, trusting)
+                # A move that waits for a majority, or for another replica to trust: it is the one that gets the trust.
+                wish = Wish("force", mode=pending.mode, dupnum=pending.dupnum, trust=request.trust)
+                await self._chains.of(*view.key).intend(view.partition, plan(view, roster, wish))
 
         await settled(trust)
         await self._moves.finish(view.key)

@@ -112,7 +112,6 @@ class Overview:
 
 def _partition(view: View, roster: Roster, mirror: Mirror) -> PartitionStatus:
     partition = view.partition.value
-    forced = sum(sealed.block.lost_messages_max for sealed in view.sealed)
     return PartitionStatus(
         topic=view.topic.name,
         partition=partition.name,
@@ -124,9 +123,15 @@ def _partition(view: View, roster: Roster, mirror: Mirror) -> PartitionStatus:
         blocks=len(view.sealed) + (1 if view.begun else 0),
         start=partition.first_offset,
         end=_end(view, mirror),
-        lost_messages=forced + sum(mirror.lost.values()),
+        lost_messages=_lost(view, mirror),
         uid=partition.uid,
     )
+
+
+def _lost(view: View, mirror: Mirror) -> int:
+    """Add up what is lost: what was feared when a block was ended by force, or more if replicas brought more back."""
+    feared = {sealed.block.block: sealed.block.lost_messages_max for sealed in view.sealed}
+    return sum(max(feared.get(block, 0), mirror.lost.get(block, 0)) for block in {*feared, *mirror.lost})
 
 
 def _groups(view: View, mirror: Mirror) -> list[GroupStatus]:

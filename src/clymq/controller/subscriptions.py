@@ -100,8 +100,12 @@ class Subscriptions:
         return SubscriptionList(tuple(listed))
 
     async def check(self, topic: str, option: int, group: str, consumer: str, partition: str) -> None:
-        """Refuse who has not subscribed: to the partition, or to all of the topic."""
-        names = {subscription_name(option, ""), subscription_name(option, partition)}
+        """Refuse who has not subscribed: to the partition, or to all of the topic.
+
+        Who shares messages may also read them: what it has leased may lie in a block that the leader does not hold.
+        """
+        options = [option, *POINT_TO_POINT] if option == Mode.PSB_PULL else [option]
+        names = {subscription_name(each, of) for each in options for of in ("", partition)}
         found = await self._catalog.subscriptions(topic)
         if not any(consumer in found[name].value.groups.get(group, {}) for name in names if name in found):
             raise NotSubscribed(

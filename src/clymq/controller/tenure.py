@@ -19,8 +19,10 @@ from clymq.controller.brokers import Brokers
 from clymq.controller.chains import Chains
 from clymq.controller.copies import Copies
 from clymq.controller.drains import Drains
+from clymq.controller.groups import Groups
 from clymq.controller.hosting import Hosting
 from clymq.controller.moves import Moves
+from clymq.controller.nudges import Nudges
 from clymq.controller.repair import Repair
 from clymq.controller.retention import Retention
 from clymq.controller.roster import Attendance
@@ -64,15 +66,17 @@ class Tenure:
         self._wake = asyncio.Event()
         chains = Chains(catalog)
         self._attendance = attendance = Attendance(catalog, brokers, clock)
-        moves = Moves(catalog, chains, attendance, brokers, clock, config, self.spawn)
-        copies = Copies(chains, attendance, config)
-        self._repair = Repair(catalog, chains, attendance, moves, copies, config)
+        self._nudges = nudges = Nudges(brokers, self.spawn)
+        moves = Moves(catalog, chains, attendance, brokers, clock, config, self.spawn, nudges)
+        copies = Copies(chains, attendance, config, nudges)
+        self._repair = Repair(catalog, chains, attendance, moves, copies, nudges, config)
         self._retention = Retention(chains, clock, config)
-        self._topics = Topics(catalog, chains, attendance, moves, brokers, clock, config, chance, self.spawn)
+        self._topics = Topics(catalog, chains, attendance, moves, nudges, clock, config, chance, self.spawn)
         self._states = States(catalog, chains, attendance, moves)
         self._hosting = Hosting(catalog, chains, attendance, copies, cluster_id)
         self._subscriptions = Subscriptions(catalog, chains)
         self._routes = Routes(catalog, chains, attendance, self._subscriptions, moves, brokers, clock, config)
+        self._groups = Groups(catalog, chains, attendance, brokers, clock, config)
         self._overview = Overview(catalog, chains, attendance, self._hosting.properties)
         self._drains = Drains(catalog, chains, attendance, self.look_soon)
         self.answers: dict[type, Answers] = {
@@ -103,6 +107,7 @@ class Tenure:
             verbs.Sub: self._subscriptions.subscribe,
             verbs.UnSub: self._subscriptions.unsubscribe,
             verbs.ListSubs: self._subscriptions.list,
+            verbs.ResetGroup: self._groups.reset_group,
         }
 
     def _about_brokers(self) -> dict[type, Answers]:

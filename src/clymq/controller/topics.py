@@ -13,9 +13,9 @@ from random import Random
 
 from clymq.clock import Clock
 from clymq.config import Config, topic_settings
-from clymq.controller.brokers import Brokers
 from clymq.controller.chains import Chains
-from clymq.controller.moves import Moves, Spawn, nudge
+from clymq.controller.moves import Moves, Spawn
+from clymq.controller.nudges import Nudges
 from clymq.controller.pacing import within
 from clymq.controller.roster import Attendance
 from clymq.errors import (
@@ -56,7 +56,7 @@ class Topics:
         chains: Chains,
         attendance: Attendance,
         moves: Moves,
-        brokers: Brokers,
+        nudges: Nudges,
         clock: Clock,
         config: Config,
         chance: Random,
@@ -66,7 +66,7 @@ class Topics:
         self._chains = chains
         self._attendance = attendance
         self._moves = moves
-        self._brokers = brokers
+        self._nudges = nudges
         self._clock = clock
         self._config = config
         self._chance = chance
@@ -189,4 +189,4 @@ class Topics:
             kind = CloseRaftPartition if view.now.mode == Ack.QUORUM else CloseFetchPartition
             value = view.partition.value
             told |= {each: kind(name, value.name, value.uid, view.now.block, value.epoch) for each in brokers}
-        await asyncio.gather(*(nudge(self._brokers, each, told[each]) for each in told if roster.online(each)))
+        await self._nudges.told(told, roster)

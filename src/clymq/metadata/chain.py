@@ -224,11 +224,13 @@ class Chain:
         """Note how many messages of a block were acknowledged and are not in it; the number never falls."""
         await self._update_mirror(lambda told: msgspec.structs.replace(told, lost=_raised(told.lost, block, messages)))
 
-    async def report_cursor(self, group: str, cursor: int) -> None:
-        """Note how far a group has come; it never goes back."""
-        await self._update_mirror(
-            lambda told: msgspec.structs.replace(told, cursors=_raised(told.cursors, group, cursor))
-        )
+    async def report_cursor(self, group: str, cursor: int, *, exact: bool = False) -> None:
+        """Note how far a group has come; it never goes back, unless it did so on purpose."""
+
+        def noted(cursors: dict[str, int]) -> dict[str, int]:
+            return {**cursors, group: cursor} if exact else _raised(cursors, group, cursor)
+
+        await self._update_mirror(lambda told: msgspec.structs.replace(told, cursors=noted(told.cursors)))
 
     async def replica_end(self, block: int, broker: str) -> int:
         """Return how far a replica has come, as last told."""

@@ -22,6 +22,7 @@ from clymq.errors import ClymqError, ConfigError, LeaderUnavailable
 from clymq.metadata import nodes
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.store import MetadataStore
+from clymq.node.figures import Gauge, Totals
 from clymq.protocol.controller import BroInfo, ControllerFound, Property
 from clymq.replication.consensus_links import ConsensusLinks, handlers
 from clymq.replication.fetch_host import FetchHost
@@ -36,6 +37,7 @@ from clymq.storage.folder import DataFolder
 log = logging.getLogger("clymq.node")
 
 ASK_MS = 5_000.0
+COVER_POLL_MS = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class BrokerNode:
         config: Config,
         chance: random.Random,
         place: Place | None = None,
+        totals: Callable[[], Totals] = Totals,
     ) -> None:
+        """`totals`: what this process has used so far, for whoever looks at `status`."""
         self.name = name
         self._place = place or Place()
         self._transport = transport
@@ -70,6 +74,7 @@ class BrokerNode:
         self._clock = clock
         self._config = config
         self._chance = chance
+        self._gauge = Gauge(clock, totals)
         self._store = store()
         self._catalog = Catalog(self._store)
         self._folder = DataFolder.open(files, data, config)
@@ -101,6 +106,7 @@ class BrokerNode:
             self._incarnation,
             hosting=self._hosting,
             controller=self._controller,
+            neighbours=self._neighbours,
             find_controller=self._find_controller,
             clock=clock,
             config=config,
@@ -148,8 +154,10 @@ class BrokerNode:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fetch.retire()
         if self._raft.hand_over():
             await pause(self._clock, self._config.election_ms_max)
+        await self._let_followers_pull()
         try:
             await self._store.close()
         except ClymqError as error:
@@ -161,6 +169,15 @@ class BrokerNode:
         self._raft.close()
         self._fetch.close()
         self._folder.close()
+
+    async def _let_followers_pull(self) -> None:
+        """Wait until the followers have what the fetch blocks led here have acknowledged, but not for long.
+
+        BEFORE the session ends: then they are fenced, and what they do not have by then is lost.
+        """
+        deadline_ms = self._clock.monotonic_ms() + self._config.election_ms_max
+        while not self._fetch.is_covered and self._clock.monotonic_ms() < deadline_ms:
+            await pause(self._clock, COVER_POLL_MS)
 
     # --- The tree ---
 
@@ -209,8 +226,8 @@ class BrokerNode:
     async def _keep_known(self) -> None:
         """Tell the controller who this is, and how it is doing, every few seconds."""
         while True:
-            free = self._files.free_bytes(self._folder.path)
-            properties = Property(power=self._place.power, disk_free_bytes=free)
+            free, rates = self._files.free_bytes(self._folder.path), self._gauge.look()
+            properties = Property(self._place.power, rates.cpu, rates.disk_io, disk_free_bytes=free)
             report = BroInfo(
                 name=self.name,
                 address=self.address,

@@ -10,6 +10,7 @@ import pytest
 
 from clymq.controller.chains import Chains, View
 from clymq.controller.moves import Moves
+from clymq.controller.nudges import Nudges
 from clymq.controller.placement import key_of
 from clymq.controller.ring import Ring
 from clymq.controller.roster import Attendance
@@ -30,6 +31,7 @@ from clymq.protocol.controller import (
     CreateTopic,
     DeleteTopic,
     DescribeTopic,
+    DrainBroker,
     ForceSeal,
     MovePartition,
     RollBlock,
@@ -162,12 +164,57 @@ async def leader_gone(world: World) -> Callable[[], Awaitable[Any]]:
     return kill
 
 
+async def forced(world: World) -> Callable[[], Awaitable[Any]]:
+    """Two of three are gone for good, and the one that is left is trusted, though it lacks what they had."""
+    view = await world.make("t", "q")
+    uid, (left, *gone) = view.partition.value.uid, view.members
+    world.brokers.append(uid, 1, 10)
+    world.brokers.append(uid, 1, 5, at=tuple(gone))
+    for name in gone:
+        await world.kill_broker(name)
+
+    async def force() -> None:
+        if not await moved(world, 2):
+            await world.ask(ForceSeal("t", "q", left))
+
+    return force
+
+
+async def moved_by_hand(world: World) -> Callable[[], Awaitable[Any]]:
+    view = await world.make("t", "q", dupnum=2)
+    world.brokers.append(view.partition.value.uid, 1, 10)
+    target = tuple(sorted(set(world.brokers.brokers) - {view.now.leader}))
+    return lambda: world.ask(MovePartition("t", "q", target))
+
+
+async def drained(world: World) -> Callable[[], Awaitable[Any]]:
+    view = await world.make("t", "q", dupnum=2)
+    world.brokers.append(view.partition.value.uid, 1, 10)
+    leaving = view.now.leader
+
+    async def drain() -> None:
+        while (await world.ask(DrainBroker(leaving))).remaining:
+            await world.sleep(world.config.controller_tick_ms)
+
+    return drain
+
+
 async def moved(world: World, block: int) -> bool:
     view = await world.view("t", "q")
     return view.now.block == block and view.partition.value.pending is None
 
 
-SCENARIOS = [first_block, raft_to_fetch, fetch_to_raft, fewer_replicas, silent_replica, leader_gone]
+SCENARIOS = [
+    first_block,
+    raft_to_fetch,
+    fetch_to_raft,
+    fewer_replicas,
+    silent_replica,
+    leader_gone,
+    forced,
+    moved_by_hand,
+    drained,
+]
 
 
 async def play(world: World, scenario: Callable[[World], Awaitable[Callable[[], Awaitable[Any]]]], stop_at: int) -> Any:
@@ -233,7 +280,9 @@ async def drive(world: World, name: str, interruption: Interruption) -> Moves:
     catalog = Catalog(store)  # type: ignore[arg-type]
     brokers = InterruptedBrokers(world.brokers, interruption)
     attendance = Attendance(catalog, brokers, world.clock)
-    return Moves(catalog, Chains(catalog), attendance, brokers, world.clock, world.config, asyncio.ensure_future)
+    spawn = asyncio.ensure_future
+    nudges = Nudges(brokers, spawn)
+    return Moves(catalog, Chains(catalog), attendance, brokers, world.clock, world.config, spawn, nudges)
 
 
 @pytest.mark.parametrize("scenario", [raft_to_fetch, fetch_to_raft, silent_replica], ids=lambda each: each.__name__)
@@ -449,6 +498,23 @@ def test_row_42_the_furthest_replica_seals_and_leads_and_a_majority_holds_the_se
     run(test)
 
 
+def test_row_42_a_dead_leader_is_not_waited_for_when_enough_others_are_fenced() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        leader = view.now.leader
+
+        async def silent(broker: str, request: Any) -> None:
+            """A dead machine refuses nothing: whoever asks it waits for as long as it has patience."""
+            if broker == leader and not world.brokers[leader].up:
+                await world.sleep(3000)
+
+        world.brokers.before = silent
+        await world.kill_broker(leader)
+        await world.until_true(lambda: at_block(world, 2), "the block has moved", within_ms=1000)
+
+    run(test)
+
+
 def test_with_too_few_replicas_fenced_the_move_waits_unless_unclean_is_allowed() -> None:
     async def test(world: World) -> None:
         view = await world.make(ack=Ack.LEADER)
@@ -620,6 +686,129 @@ def test_force_seal_ends_a_block_at_what_the_trusted_replica_holds_and_records_t
         assert (view.sealed[0].block.trusted, view.sealed[0].block.lost_messages_max) == (trusted, 5)
         status = await world.ask(DescribeTopic("t"))
         assert status.partitions[0].lost_messages == 5
+        # What comes back later is the same loss and not another one, unless it turns out to be more.
+        for messages, lost in ((4, 5), (7, 7)):
+            await world.ask(UpdateDup("t", "p", uid, 1, gone[0], 10, lost_messages=messages))
+            assert (await world.ask(DescribeTopic("t"))).partitions[0].lost_messages == lost
+
+    run(test)
+
+
+async def without_majority(world: World) -> tuple[View, str]:
+    """A Raft block of three, ten messages everywhere and five more on the two that are gone; who is left."""
+    view = await world.make()
+    uid, (left, *gone) = view.partition.value.uid, view.members
+    world.brokers.append(uid, 1, 10)
+    world.brokers.append(uid, 1, 5, at=tuple(gone))
+    await world.ask(UpdateDup("t", "p", uid, 1, gone[0], 15))
+    for name in gone:
+        await world.kill_broker(name)
+    return view, left
+
+
+def test_the_trusted_replica_is_fenced_before_it_is_told_to_seal() -> None:
+    async def test(world: World) -> None:
+        _, left = await without_majority(world)
+        await world.ask(ForceSeal("t", "p", left))
+        asked = [request for name, request in world.brokers.asked(CloseAccept) if name == left and request.fence]
+        assert [(each.seal, each.trusted) for each in asked[:2]] == [(False, False), (True, True)]
+
+    run(test)
+
+
+def test_after_a_seal_by_force_those_who_are_there_go_on_and_more_replicas_are_made_when_they_can_be() -> None:
+    async def test(world: World) -> None:
+        view, left = await without_majority(world)
+        await world.ask(ForceSeal("t", "p", left))
+        after = await world.view()
+        assert (after.members, after.now.leader, after.partition.value.dupnum) == ([left], left, 3)
+        for number in (3, 4):
+            await world.add_broker(f"Broker{number}")
+        await world.until_true(lambda: at_block(world, 3), "it has as many replicas as it should")
+        after = await world.settled()
+        assert set(after.members) == {left, "Broker3", "Broker4"}
+        assert view.partition.value.uid == after.partition.value.uid
+
+    run(test)
+
+
+def test_brokers_that_turn_out_to_be_gone_do_not_hold_up_what_is_forced() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        left, *gone = view.members
+        world.brokers.append(view.partition.value.uid, 1, 10)
+        for name in gone:
+            await world.kill_broker(name, at_once=False)  # they are thought to be online for a while
+        forced = await world.ask(ForceSeal("t", "p", left))
+        assert forced.end == 10
+        assert (await world.view()).members == [left]
+
+    run(test)
+
+
+def test_where_a_majority_is_there_force_is_an_ordinary_roll_and_nothing_is_lost() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        uid = view.partition.value.uid
+        behind = next(name for name in view.members if name != view.now.leader)
+        world.brokers.append(uid, 1, 10, at=tuple(name for name in view.members if name != behind))
+        forced = await world.ask(ForceSeal("t", "p", behind))
+        assert (forced.end, forced.lost_messages_max) == (10, 0)
+        assert (await world.view()).sealed[0].block.trusted == ""
+
+    run(test)
+
+
+def test_a_majority_that_comes_back_before_the_end_counts_more_than_the_trusted_replica() -> None:
+    async def test(world: World) -> None:
+        view, left = await without_majority(world)
+
+        async def sealed(broker: str, request: Any) -> None:
+            if isinstance(request, CloseAccept) and request.seal:
+                world.brokers.after = None
+                for name in view.members:
+                    if name != left:
+                        await world.add_broker(name, incarnation=2)
+                raise RequestTimeout(f"{broker}: the reply is lost")
+
+        world.brokers.after = sealed
+        forced = await world.ask(ForceSeal("t", "p", left))
+        assert (forced.end, forced.lost_messages_max) == (15, 0)
+        assert (await world.view()).sealed[0].block.trusted == ""
+
+    run(test)
+
+
+def test_another_replica_can_be_trusted_when_the_first_one_is_gone_too() -> None:
+    async def test(world: World) -> None:
+        view, left = await without_majority(world)
+        world.brokers[left].deaf = True
+        with pytest.raises(RequestTimeout):
+            await world.ask(ForceSeal("t", "p", left))
+        other = next(name for name in view.members if name != left)
+        await world.kill_broker(left)
+        await world.add_broker(other, incarnation=2)
+        forced = await world.ask(ForceSeal("t", "p", other))
+        assert (forced.end, forced.lost_messages_max) == (15, 0)
+        assert (await world.view()).sealed[0].block.trusted == other
+
+    run(test, move_wait_ms_max=800)
+
+
+def test_a_fetch_block_is_ended_by_force_where_too_few_can_be_fenced() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        uid, leader = view.partition.value.uid, view.now.leader
+        left = next(name for name in view.members if name != leader)
+        world.brokers.append(uid, 1, 10)
+        world.brokers.append(uid, 1, 5, at=(leader,))
+        for name in view.members:
+            if name != left:
+                await world.kill_broker(name)
+        forced = await world.ask(ForceSeal("t", "p", left))
+        assert forced.end == 10
+        after = await world.settled()
+        assert (after.sealed[0].block.trusted, after.now.leader, after.now.start) == (left, left, 10)
 
     run(test)
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from test_moves import at_block, roll
 
+from clymq.controller.roster import Attendance
 from clymq.errors import InvalidRequest, NotEnoughReplicas
 from clymq.protocol.controller import (
     BecomeLeader,
@@ -17,6 +18,7 @@ from clymq.protocol.controller import (
     UndrainBroker,
     UpdateDup,
 )
+from clymq.protocol.hosting import AddFetchPartition, AddRaftPartition
 from clymq.types import Ack, Mode
 from controller_world import World, run
 
@@ -246,3 +248,62 @@ def test_without_a_limit_nothing_leaves() -> None:
         assert await begins_at(world, 0)
 
     run(test, retention_ms=-1)
+
+
+# Nudges. Nobody asks by himself here: the next time would be in ten minutes.
+
+
+def nudged(world: World) -> set[str]:
+    return {name for kind in (AddRaftPartition, AddFetchPartition) for name, _ in world.brokers.asked(kind)}
+
+
+def test_when_a_broker_is_back_those_who_share_a_block_with_it_are_told_to_look_where_it_is() -> None:
+    async def test(world: World) -> None:
+        for number in (3, 4):
+            await world.add_broker(f"Broker{number}")
+        view = await world.make()
+        await world.kill_broker(view.members[0])
+        await world.until_true(lambda: offline(world, view.members[0]), "it is gone")
+        world.brokers.log.clear()
+        await world.add_broker(view.members[0], incarnation=2)
+        await world.until(lambda: nudged(world), "somebody is nudged", within_ms=2 * world.config.controller_tick_ms)
+        await world.sleep(world.config.controller_tick_ms)
+        assert nudged(world) == set(view.members)
+        world.brokers.log.clear()
+        await world.sleep(5 * world.config.controller_tick_ms)
+        assert nudged(world) == set()  # once is enough
+
+    run(test, config_ms=600_000)
+
+
+async def offline(world: World, name: str) -> bool:
+    return not (await Attendance(world.catalog, world.brokers, world.clock).roster()).online(name)
+
+
+def test_a_new_controller_tells_everybody_to_look() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        world.brokers.log.clear()
+        await world.kill_controller("ZkServer0")
+        await world.add_controller("ZkServer1")
+        await world.until(lambda: nudged(world) == set(view.members), "all are nudged")
+
+    run(test, config_ms=600_000)
+
+
+def test_many_blocks_are_copied_off_a_drained_broker_at_once_and_nobody_waits_for_the_next_question() -> None:
+    async def test(world: World) -> None:
+        await world.make()
+        await rolled(world, 8)
+        view = await world.settled()
+        await world.add_broker("Broker3")
+        leaving = view.members[0]
+        began_ms = world.clock.monotonic_ms()
+        await world.ask(DrainBroker(leaving))
+        await world.until_true(lambda: nowhere(world, leaving), "nothing needs it any more")
+        assert world.clock.monotonic_ms() - began_ms < 8 * world.config.controller_tick_ms
+        view = await world.settled()
+        for sealed in view.sealed:
+            assert len({each.broker for each in sealed.replicas}) == 3
+
+    run(test, config_ms=600_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from test_repair import rolled
 
 from clymq.errors import InvalidRequest, NotSubscribed, UnknownPartition, UnknownTopic
 from clymq.protocol.controller import (
+    BecomeLeader,
     ConGetBroker,
     CreatePart,
     CreateTopic,
     ListGroups,
     ListSubs,
+    ProGetBroker,
     ReplicaDown,
     Sub,
     UnSub,
@@ -160,5 +163,53 @@ def test_row_55_subscriptions_are_checked_and_survive_the_controller() -> None:
         await world.ask(CreateTopic("empty"))
         with pytest.raises(UnknownTopic):
             await world.ask(ListSubs("nowhere"))
+
+    run(test)
+
+
+def test_row_66_who_was_failed_by_a_leader_waits_for_a_newer_one() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        route = await world.ask(ProGetBroker("t", "p"))
+        assert (route.broker, route.block, route.term) == (view.now.leader, 1, 1)
+        other = next(name for name in view.members if name != route.broker)
+        elected = BecomeLeader("t", "p", route.uid, 1, other, 2, 1)
+        for known_term in (route.term, 0):  # it may have learned of the leader from a broker, without the term
+            asked = asyncio.ensure_future(world.ask(ProGetBroker("t", "p", route.broker, 1, known_term)))
+            await world.sleep(world.config.leader_wait_ms_max / 2)
+            assert not asked.done()
+            await world.ask(elected)
+            newer = await asked
+            assert (newer.broker, newer.term) == (elected.broker, elected.term)
+            route, elected = newer, BecomeLeader("t", "p", route.uid, 1, view.now.leader, 3, 1)
+
+    run(test)
+
+
+def test_who_is_wrong_about_a_failure_is_told_so_after_a_while_and_who_is_late_gets_the_newer_one_at_once() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        began_ms = world.clock.monotonic_ms()
+        again = await world.ask(ProGetBroker("t", "p", view.now.leader, 1, 1))
+        assert again.broker == view.now.leader
+        assert world.clock.monotonic_ms() - began_ms >= world.config.leader_wait_ms_max
+        await rolled(world, 1)
+        began_ms = world.clock.monotonic_ms()
+        assert (await world.ask(ProGetBroker("t", "p", view.now.leader, 1, 1))).block == 2
+        assert world.clock.monotonic_ms() - began_ms < world.config.leader_wait_ms_max / 2
+
+    run(test)
+
+
+def test_a_route_says_where_its_block_begins_and_which_offsets_an_error_is_about() -> None:
+    async def test(world: World) -> None:
+        view = await three_blocks(world)
+        assert [(await lookup(world, offset))[0].start for offset in (5, 15, 25)] == [0, 10, 20]
+        (route,) = await lookup(world, -1)
+        assert (route.error, route.start, route.end) == ("OffsetOutOfRange", 0, 20)
+        for each in view.sealed[0].replicas:
+            await world.ask(ReplicaDown("t", "p", view.partition.value.uid, 1, each.broker, each.disk_id, "rot"))
+        (route,) = await lookup(world, 3)
+        assert (route.error, route.start, route.end) == ("DataLost", 0, 10)
 
     run(test)
