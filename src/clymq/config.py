@@ -8,6 +8,7 @@ came from and what is allowed. A setting that does not exist is wrong too: a mis
 from __future__ import annotations
 
 import difflib
+import functools
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -121,6 +122,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: Annotated[
         int, Meta(ge=10, le=DAY_MS, description="a delivered message that is not acknowledged comes back after this")
     ] = 30_000
+
+    consumer_heartbeat_ms: Annotated[
+        int, Meta(ge=10, le=600_000, description="a broker asks each consumer this often; three misses, and it is gone")
+    ] = 1000
+    leases_max: Annotated[
+        int, Meta(ge=1, le=20_000, description="ranges that a group may have leased from one partition at once")
+    ] = 10_000
+    waiting_pulls_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="pulls and pushes of groups that may wait at one partition")
+    ] = 10_000
+    subscriptions_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="consumers, and push subscriptions, that one connection may have")
+    ] = 4096
+    push_bytes_max: Annotated[
+        int, Meta(ge=KiB, le=GiB, description="one delivery to a push subscription is about this large at most")
+    ] = MiB
+
+    producers_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="producers that a partition remembers; further ones are refused")
+    ] = 10_000
+    producer_idle_ms_max: Annotated[
+        int, Meta(ge=1, le=3650 * DAY_MS, description="a producer that stored nothing for so long may be forgotten")
+    ] = 7 * DAY_MS
 
     partitions_per_topic_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="partitions that a topic may have")
@@ -257,7 +281,7 @@ class Setting(NamedTuple):
 
 def settings() -> Iterator[Setting]:
     """Describe every setting, in the order of the struct."""
-    hints = get_type_hints(Config, include_extras=True)
+    hints = _hints()
     for field in msgspec.structs.fields(Config):
         kind, meta = hints[field.name].__origin__, hints[field.name].__metadata__[0]
         yield Setting(field.name, field.default, _allowed(kind, meta), meta.description)
@@ -326,7 +350,7 @@ def _level_of_verbose(text: str) -> str:
 
 def _checked(values: Mapping[str, object], *, source: str, strict: bool) -> dict[str, object]:
     """Check each value on its own, so that the error names exactly one; text from outside a file may be a number."""
-    known = get_type_hints(Config, include_extras=True)
+    known = _hints()
     result: dict[str, object] = {}
     for name, value in values.items():
         if name not in known:
@@ -339,6 +363,12 @@ def _checked(values: Mapping[str, object], *, source: str, strict: bool) -> dict
             allowed = _allowed(known[name].__origin__, known[name].__metadata__[0])
             raise ConfigError(name, value, f"must be {allowed}", source=source) from None
     return result
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    """Return what each setting may be; worked out once, because brokers look at topics' settings all the time."""
+    return get_type_hints(Config, include_extras=True)
 
 
 def _allowed(kind: Any, meta: Meta) -> str:

@@ -10,6 +10,7 @@ The code of a class is its name. Codes are part of the public surface: a class m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -63,6 +64,10 @@ class BufferFull(ClymqError):
     """The producer's buffer has no room: wait for it to drain."""
 
     retriable = True
+
+
+class PipelineFailed(ClymqError):
+    """A query of a pipeline has ended with an error; what it had done is in its checkpoint."""
 
 
 # --- Transport: the bytes did not get there, or the answer did not come back. ---
@@ -270,7 +275,11 @@ class NotPrepared(BrokerError):
 
 
 class UnknownLease(BrokerError):
-    """The lease has ended or never was."""
+    """The leases have ended or never were; what else the request named is done."""
+
+    def __init__(self, message: str, *, leases: Iterable[int] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.leases = list(leases)
 
 
 class InvalidName(BrokerError):

@@ -123,6 +123,8 @@ class Locator(Struct, frozen=True, omit_defaults=True, gc=False):
     block: int
     broker: str
     address: str
+    end: int = 0
+    """Where that block ends."""
 
 
 class Pulled(Reply, frozen=True):
@@ -174,6 +176,10 @@ class Pull(Request[Pulled], frozen=True):
     incarnation: int = 0
     index: int = 0
     position: int = 0
+    lease_ms: int = 0
+    """PTP: how long to lease; 0: as the topic has it."""
+    ordered: bool = False
+    """PTP: the first consumer of the group that asks has the partition to itself until it goes."""
 
 
 class ConsumerKnown(Reply, frozen=True):
@@ -184,9 +190,11 @@ class ConsumerKnown(Reply, frozen=True):
 
 @verb(105)
 class ConInfo(Request[ConsumerKnown], frozen=True):
-    """A consumer announces itself on this connection."""
+    """A consumer announces itself on this connection, or takes its leave."""
 
     consumer: str
+    leaving: bool = False
+    """It goes for good: its leases come back at once, its subscriptions here end."""
 
 
 @verb(106)
@@ -202,7 +210,14 @@ class StartToGet(Request[Done], frozen=True):
     """Chosen by the consumer; it comes back in each `Pub`."""
     group: str = "default"
     offset: int = 0
+    """PSB: where to begin."""
     credit_bytes: int = 0
+    messages_max: int = 0
+    """PTP: how many at most to lease with one `Pub`; 0: as many as fit."""
+    lease_ms: int = 0
+    ordered: bool = False
+    stop: bool = False
+    """End the subscription of this number instead; no change if there is none."""
 
 
 @verb(107)
@@ -216,7 +231,7 @@ class Ack(Request[Done], frozen=True):
     consumer: str
     leases: tuple[int, ...]
     ranges: tuple[OffsetRange, ...] = ()
-    """Empty: all of each lease."""
+    """Empty: all of each lease. Named, a repetition is safe at whichever leader it arrives."""
 
 
 @verb(108)
@@ -231,6 +246,8 @@ class Nack(Request[Done], frozen=True):
     leases: tuple[int, ...]
     ranges: tuple[OffsetRange, ...] = ()
     delay_ms: int = 0
+    unread: bool = False
+    """Nobody has looked at the messages: this delivery is not counted."""
 
 
 @verb(109)
@@ -270,11 +287,22 @@ class Pub(OneWay, frozen=True):
     range: OffsetRange
     leases: tuple[Lease, ...] = ()
     high_watermark: int = 0
+    block: int = 0
+    next_block: int = 0
+    """The range ends where this block does; the next one begins there."""
+    locator: Locator | None = None
+    """PTP: the broker does not hold the bytes; they are to be read there, by an ordinary `Pull`."""
+    cost_bytes: int = 0
+    """What this delivery takes from the credit, and `Credit` gives back once it is dealt with."""
+    error: str = ""
+    """A code: the subscription has ended here, and this is the last that is heard of it."""
+    problem: str = ""
+    hint: str = ""
 
 
 @verb(112)
 class Credit(OneWay, frozen=True):
-    """The consumer has taken so many bytes of a subscription: the broker may send as many more."""
+    """The consumer has dealt with so many bytes of a subscription: the broker may send as many more."""
 
     subscription: int
     bytes: int
@@ -285,3 +313,26 @@ class PingPong(Request[Done], frozen=True):
     """The heartbeat between a broker and a consumer."""
 
     consumer: str = ""
+
+
+class OffsetFound(Reply, frozen=True):
+    """Where a block's messages of a time begin."""
+
+    offset: int = OFFSET_UNKNOWN
+    """-1: all that readers may see of the block is earlier."""
+    end: int = 0
+    """The end of what readers may see of the block."""
+
+
+@verb(114)
+class FindOffset(Request[OffsetFound], frozen=True):
+    """Ask for the first message of a block whose timestamp is not earlier than this.
+
+    Any whole replica of a sealed block answers it, of the active block its leader.
+    """
+
+    topic: str
+    partition: str
+    uid: str
+    block: int
+    timestamp_us: int

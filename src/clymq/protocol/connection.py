@@ -239,6 +239,8 @@ class Connection:
             payload = view[payload_at : payload_at + payload_length] if payload_length else NOTHING
             if version != self.version or self.state is not State.OPEN:
                 events.append(self._early(kind, version, header))
+            elif kind == _REQUEST:
+                events.append(_message(kind, verb, correlation, header, payload, length))
             elif kind == _REPLY:
                 events.append(_replied(correlation, verb, header, payload))
             else:
@@ -320,7 +322,7 @@ class Connection:
 def _message_or_control(
     kind: int, number: int, correlation: int, header: memoryview, payload: memoryview, frame_bytes: int
 ) -> Event:
-    if kind in {_REQUEST, _ONE_WAY}:
+    if kind == _ONE_WAY:
         return _message(kind, number, correlation, header, payload, frame_bytes)
     if kind == Kind.ERROR:
         return Failed(correlation, decode_error(header))

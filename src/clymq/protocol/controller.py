@@ -174,8 +174,11 @@ class ListSubs(Request[SubscriptionList], frozen=True):
 
 
 @verb(208)
-class ResetGroup(Request[Done], frozen=True):
-    """Set a group to `earliest`, `latest`, an offset in digits, or a time in ISO 8601."""
+class ResetGroup(Request[GroupList], frozen=True):
+    """Set a group to `earliest`, `latest`, an offset in digits, or a time in ISO 8601 (UTC where it does not say).
+
+    The answer says where the group stands in each partition that was asked for.
+    """
 
     topic: str
     group: str
@@ -293,14 +296,24 @@ class ProducerRoute(Reply, frozen=True):
     message_bytes_max: int = 0
     replicas: tuple[ReplicaPlace, ...] = ()
     """All who hold the active block: whom to ask who leads while no controller answers."""
+    term: int = 0
+    """Of this leader, as far as it has said so; to be named if it fails."""
 
 
 @verb(223)
 class ProGetBroker(Request[ProducerRoute], frozen=True):
-    """Ask who leads a partition."""
+    """Ask who leads a partition.
+
+    Who comes from a leader that failed says which it was (`block`, `term` and `failed` as in the last answer): the
+    answer then waits, for a bounded time, for one that is newer.
+    """
 
     topic: str
     partition: str
+    failed: str = ""
+    """The broker that did not lead any more, or did not answer; empty: none did."""
+    block: int = 0
+    term: int = 0
 
 
 # --- Consumers ---
@@ -321,9 +334,11 @@ class ReadRoute(Struct, frozen=True, omit_defaults=True):
     replicas: tuple[ReplicaPlace, ...] = ()
     """Others that can be asked, best first."""
     end: int = -1
-    """Of a sealed block; -1: the active one."""
+    """Of a sealed block, or of what an error is about; -1: the active one."""
     assigned: bool = False
     """Whether the group's assignment gives the partition to this consumer (PTP)."""
+    start: int = -1
+    """Of the block, or of what an error is about: the offsets that are lost, or those that there are."""
 
 
 class ConsumerRoutes(Reply, frozen=True):
@@ -345,6 +360,8 @@ class ConGetBroker(Request[ConsumerRoutes], frozen=True):
     partition: str = ""
     """Empty: all."""
     offset: int = 0
+    broker: str = ""
+    """A broker asks, for bytes of a partition that it shares out: no subscription is needed."""
 
 
 class Subscribed(Reply, frozen=True):
@@ -447,6 +464,8 @@ class HostedBlock(Struct, frozen=True, omit_defaults=True):
     last_append_time: int = 0
     copy: bool = False
     """Of a sealed one: a new copy, to be made from the replicas, which do not name this broker yet."""
+    trusted: str = ""
+    """Of a sealed one that was ended by force: the broker whose log counts. Others may hold something else."""
 
 
 class BrokerConfig(Reply, frozen=True):
@@ -519,6 +538,8 @@ class UpdatePTPOffset(Request[Done], frozen=True):
     uid: str
     group: str
     offset: int
+    exact: bool = False
+    """It may have gone back on purpose (a reset, a position that was stored): the mirror goes back with it."""
 
 
 @verb(246)

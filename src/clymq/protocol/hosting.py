@@ -6,9 +6,14 @@ Each carries the epoch of the move that it belongs to; a broker refuses a lower 
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from clymq.protocol.verbs import Done, Reply, Request, verb
+
+LATEST: Final = -1
+"""For an offset: the end, as the leader knows it when it writes."""
 
 
 class ReplicaPlace(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -60,12 +65,15 @@ class CloseAccept(Request[BlockClosed], frozen=True):
     block: int
     epoch: int
     fence: bool = False
-    """The leader is gone (fetch): write the epoch down, take nothing more, tell the end."""
+    """The leader is gone (fetch), or the majority (Raft, by force): write the epoch down, take nothing more, tell the
+    end. A Raft replica that is fenced takes no part in its group any more."""
     seal: bool = False
     """After a fence, to the replica that has come furthest: append the SEAL."""
     source: str = ""
     """With a fence: the broker that holds the SEAL; mend from it."""
     source_address: str = ""
+    trusted: bool = False
+    """With a seal: an operator has decided that this replica's log is what counts, whatever it may have lost."""
 
 
 class PartitionFound(Reply, frozen=True):
@@ -162,3 +170,28 @@ class CloseFetchPartition(Request[Done], frozen=True):
     uid: str
     block: int
     epoch: int
+
+
+class GroupPositionSet(Reply, frozen=True):
+    """The group goes on from this offset; `end` is where the partition ends."""
+
+    offset: int
+    end: int
+
+
+@verb(158)
+class SetGroupPosition(Request[GroupPositionSet], frozen=True):
+    """Set a group to an offset, in the log of the active block, whose leader is asked.
+
+    Its point-to-point cursor, if it has one, and its publish-subscribe position, if it has one. A group that has
+    neither gets the one that `mode` says.
+    """
+
+    topic: str
+    partition: str
+    uid: str
+    block: int
+    group: str
+    offset: int
+    """`LATEST`: the end."""
+    mode: int = 0

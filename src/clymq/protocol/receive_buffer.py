@@ -2,20 +2,24 @@
 
 Bytes land in a chunk; frames are cut out of it as views, without a copy. A chunk is not written again while anybody
 holds a view of it: payloads are the receiver's to keep and to change (a broker stamps batches where they lie). One that
-nobody holds any more is used again, because fresh memory has to be cleared first and is in no cache. What has arrived
-of a frame that does not fit into the rest of its chunk moves to the beginning of the next one.
+nobody holds any more is used again, because fresh memory has to be cleared first and is in no cache: the last few are
+kept for that, and the oldest is looked at first. What has arrived of a frame that does not fit into the rest of its
+chunk moves to the beginning of the next one.
 
-Invariants: [start, end) are the bytes that no frame has been made of yet; memory is at most two chunks beyond a small
-multiple of what has arrived, whatever a prefix announces; a connection that rests holds nothing.
+Invariants: [start, end) are the bytes that no frame has been made of yet; memory is at most one chunk and
+`SPARE_BYTES_MAX` beyond a small multiple of what has arrived, whatever a prefix announces; a connection that rests holds
+nothing.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 KiB: Final = 1024
 CHUNK_BYTES_MIN: Final = 4 * KiB
 CHUNK_BYTES_MAX: Final = 512 * KiB
+SPARE_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
 # A read shorter than this part of the chunk says that the next may be smaller.
 _SHRINK_BELOW: Final = 8
 _NO_CHUNK: Final = bytearray()
@@ -25,12 +29,13 @@ _NO_VIEW: Final = memoryview(_NO_CHUNK)
 class ReceiveBuffer:
     """Grows and shrinks with the traffic."""
 
-    __slots__ = ("_chunk_bytes", "_offered", "_spare", "chunk", "end", "start", "view")
+    __slots__ = ("_chunk_bytes", "_offered", "_spare_bytes", "_spares", "chunk", "end", "start", "view")
 
     def __init__(self) -> None:
         self._chunk_bytes = CHUNK_BYTES_MIN
         self._offered = 0
-        self._spare = _NO_CHUNK
+        self._spares: deque[bytearray] = deque()
+        self._spare_bytes = 0
         self.chunk = _NO_CHUNK
         self.view = _NO_VIEW
         self.start = 0
@@ -42,7 +47,9 @@ class ReceiveBuffer:
         # A frame that has begun goes on where it is if it fits there; else, and when there is none, the next chunk.
         if not arrived or self.start + frame_bytes > len(self.chunk):
             self._begin_chunk(arrived, frame_bytes)
-        room = self.view[self.end :]
+        # A frame larger than a chunk is all that goes into its own, so that the one behind it need not move.
+        limit = self.start + frame_bytes if frame_bytes > CHUNK_BYTES_MAX else len(self.chunk)
+        room = self.view[self.end : limit]
         self._offered = len(room)
         return room
 
@@ -56,7 +63,8 @@ class ReceiveBuffer:
 
     def rest(self) -> None:
         """Give back the memory, if every byte has become part of a frame."""
-        self._spare = _NO_CHUNK
+        self._spares.clear()
+        self._spare_bytes = 0
         if self.start == self.end:
             self._chunk_bytes = CHUNK_BYTES_MIN
             self.chunk = _NO_CHUNK
@@ -64,21 +72,43 @@ class ReceiveBuffer:
             self.start = self.end = 0
 
     def _begin_chunk(self, arrived: int, frame_bytes: int) -> None:
-        # For a frame larger than a chunk: exactly the frame, so that the one behind it begins a chunk of its own; but
-        # at most twice what has arrived, because an announcement costs the sender nothing.
+        # At most twice what has arrived, because an announcement costs the sender nothing; in whole chunks, because
+        # what is as large as the one before can be used again.
         size = max(self._chunk_bytes, min(frame_bytes, 2 * arrived))
-        old, spare = self.chunk, self._spare
+        if size > CHUNK_BYTES_MAX:
+            size += -size % CHUNK_BYTES_MAX
+        old = self.chunk
         self.view = _NO_VIEW  # our own view would count as somebody's
-        if len(old) == size and _is_free(old):
+        if len(old) >= size and _is_free(old):
             chunk = old
         else:
-            chunk = spare if len(spare) == size and _is_free(spare) else bytearray(size)
-            self._spare = old if len(old) <= CHUNK_BYTES_MAX else _NO_CHUNK
+            chunk = self._free_spare(size) or bytearray(size)
+            self._keep(old)
         self.chunk = chunk
         self.view = view = memoryview(chunk)
         if arrived:
             view[:arrived] = memoryview(old)[self.start : self.end]
         self.start, self.end = 0, arrived
+
+    def _keep(self, chunk: bytearray) -> None:
+        """Keep a chunk until nobody holds it, and rather than older ones."""
+        if CHUNK_BYTES_MIN <= len(chunk) <= SPARE_BYTES_MAX:
+            self._spares.append(chunk)
+            self._spare_bytes += len(chunk)
+            while self._spare_bytes > SPARE_BYTES_MAX:
+                self._spare_bytes -= len(self._spares.popleft())
+
+    def _free_spare(self, size: int) -> bytearray | None:
+        """Return the oldest chunk, if it is large enough and nobody holds it any more; a smaller one has had its day."""
+        while self._spares:
+            oldest = self._spares[0]
+            if len(oldest) >= size and not _is_free(oldest):
+                return None
+            self._spares.popleft()
+            self._spare_bytes -= len(oldest)
+            if len(oldest) >= size:
+                return oldest
+        return None
 
 
 def _is_free(chunk: bytearray) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from clymq.raft.messages import RequestVote, VoteResponse
 from clymq.raft.state import Role, State
 
 
 class Candidate:
     """Counts votes, or promises of votes while it is a precandidate."""
+
+    asleep: Final = False
+    """Whoever runs for leader is awake."""
 
     def __init__(self, state: State, role: Role, *, transfer: bool = False) -> None:
         self._state = state

@@ -41,28 +41,25 @@ class RaftLog:
         """The driver must cut the file behind this entry before it writes anything."""
         self.commit = commit
         self.synced = synced
-
-    # --- The end ---
-
-    @property
-    def last_index(self) -> int:
+        # The end, kept at hand because every proposal and every entry that arrives looks at it.
+        self.last_index = 0
         """Index of the last entry; 0 if the log is empty."""
-        return self._tail[-1].index if self._tail else 0
-
-    @property
-    def last_term(self) -> int:
+        self.last_term = 0
         """Term of the last entry."""
-        return self._tail[-1].term if self._tail else 0
-
-    @property
-    def sealed(self) -> bool:
+        self.sealed = False
         """Whether the last entry is a SEAL."""
-        return bool(self._tail) and self._tail[-1].kind == Kind.SEAL
-
-    @property
-    def end_position(self) -> int:
+        self.end_position = 0
         """Where the next entry will lie in the file."""
-        return self._tail[-1].position + self._tail[-1].length if self._tail else 0
+        self._end_with(self._tail[-1] if self._tail else None)
+
+    def _end_with(self, last: Entry | None) -> None:
+        if last is None:
+            self.last_index = self.last_term = self.end_position = 0
+            self.sealed = False
+        else:
+            self.last_index, self.last_term = last.index, last.term
+            self.end_position = last.position + last.length
+            self.sealed = last.kind == Kind.SEAL
 
     # --- Reading ---
 
@@ -116,6 +113,7 @@ class RaftLog:
             entry = Entry(entry.index, entry.term, self.end_position, entry.length, entry.kind)
         self._tail.append(entry)
         self._unwritten.append(entry)
+        self._end_with(entry)
 
     def truncate(self, last: int) -> None:
         """Remove everything behind entry `last`."""
@@ -126,6 +124,7 @@ class RaftLog:
             self._tail = list(self._store.entries(last, last + 1, 0))
         else:
             del self._tail[max(keep, 0) :]
+        self._end_with(self._tail[-1] if self._tail else None)
         if self._unwritten and self._unwritten[0].index <= last:
             self._unwritten = [entry for entry in self._unwritten if entry.index <= last]
         else:

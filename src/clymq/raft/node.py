@@ -126,7 +126,7 @@ class RaftNode:
     @property
     def asleep(self) -> bool:
         """Whether its clock need not run: it is woken by a message, a proposal, or `wake`."""
-        return not isinstance(self._role, Candidate) and self._role.asleep
+        return self._role.asleep
 
     def successor(self) -> str | None:
         """Return the follower that a leader would hand over to: of those that are alive, the one that has most."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from clymq.errors import CorruptBatch
 from clymq.record.layout import ALIGNMENT, Buffer, Flag
+from clymq.record.plain import plain_times_at
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([pa.field("key", pa.utf8(), nullable=False), pa.field("value", pa.binary())]))
 _KEY: Final = pa.field("key", pa.binary())
@@ -74,17 +75,25 @@ def unpack(packed: Buffer, codec: str, unpacked_length: int) -> pa.Buffer:
     raise CorruptBatch("unpacked_length", f"the body does not unpack to {unpacked_length} bytes")
 
 
-def decode(message: pa.Buffer, flags: int, count: int) -> pa.RecordBatch:
-    """Read a message without copying, and prove that every byte it points at is inside it."""
-    _check_metadata(memoryview(message), count)
+def decode(message: pa.Buffer, flags: int, count: int, times: tuple[int, int]) -> pa.RecordBatch:
+    """Read a message without copying, and prove that every byte it points at is inside it.
+
+    `times` are the earliest and the latest timestamp as the batch's header has them.
+    """
+    view = memoryview(message)
+    times_at = plain_times_at(view, flags & _COLUMN_FLAGS, count)
+    if times_at is None:
+        _check_metadata(view, count)
     try:
         columns = pa.ipc.read_record_batch(message, schema_of(flags))
         columns.validate(full=True)
     except (OSError, ValueError, KeyError, IndexError, TypeError, pa.ArrowException) as error:
         raise CorruptBatch("body", f"Arrow: {error}") from None
-    if columns.num_rows != count:
-        raise CorruptBatch("count", f"{count} in the header, {columns.num_rows} rows in the body")
-    _check_nulls(columns)
+    if times_at is None:
+        if columns.num_rows != count:
+            raise CorruptBatch("count", f"{count} in the header, {columns.num_rows} rows in the body")
+        _check_nulls(columns)
+    _check_times(columns, view, times_at, times)
     return columns
 
 
@@ -100,6 +109,20 @@ def time_range(timestamps: pa.Array) -> tuple[int, int]:
         return min(times), max(times)
     bounds = pc.min_max(timestamps)
     return bounds["min"].as_py(), bounds["max"].as_py()
+
+
+def _check_times(columns: pa.RecordBatch, message: memoryview, times_at: int | None, times: tuple[int, int]) -> None:
+    """Compare the column with the header. All at one time, as most batches are, is cheaper to see than to search."""
+    first, last = times
+    if times_at is not None and first == last:
+        count = columns.num_rows
+        if bytes(message[times_at : times_at + 8 * count]) == _I64.pack(first) * count:
+            return
+    earliest, latest = time_range(columns.column("timestamp"))
+    if first != earliest:
+        raise CorruptBatch("first_timestamp", f"{first}, but the body has {earliest}")
+    if last != latest:
+        raise CorruptBatch("last_timestamp", f"{last}, but the body has {latest}")
 
 
 def _check_nulls(columns: pa.RecordBatch) -> None:

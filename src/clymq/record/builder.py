@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,15 +34,19 @@ from clymq.record.layout import (
     Kind,
     padded,
 )
+from clymq.record.sizes import largest_message
 
 Columns = dict[str, Any]  # name -> pa.Array
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 
 MESSAGE_BYTES_MAX: Final = Config().message_bytes_max
 PRODUCER_ID_BYTES: Final = 16
+# A producer names itself in every push, and hashing a name takes longer than finding it again.
+PRODUCER_NAMES_KEPT: Final = 1024
 _NO_PRODUCER: Final = bytes(PRODUCER_ID_BYTES)
 
 
+@lru_cache(maxsize=PRODUCER_NAMES_KEPT)
 def producer_id(name: str) -> bytes:
     """Return the 16 bytes that stand for a producer's name in every batch."""
     return hashlib.sha256(name.encode()).digest()[:PRODUCER_ID_BYTES]
@@ -196,7 +201,7 @@ class BatchBuilder:
         for chunk in chunks:
             # A chunk no larger than one message may be holds none that is too large: most end here.
             if sum(column.nbytes for column in chunk.values()) > self._message_bytes_max:
-                largest = _largest_message(chunk)
+                largest = largest_message(chunk)
                 if largest > self._message_bytes_max:
                     self._refuse_message(largest)
         self._gather()
@@ -361,23 +366,3 @@ def _column_or_default(chunk: Columns, field: pa.Field, now: int) -> pa.Array:
 
 def _concatenated(arrays: list[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
-def _largest_message(chunk: Columns) -> int:
-    """Return the bytes of key, value and headers of the largest message, without a loop over messages."""
-    sizes = pc.binary_length(chunk["value"])
-    if "key" in chunk:
-        sizes = pc.add(sizes, pc.fill_null(pc.binary_length(chunk["key"]), 0))
-    if "headers" in chunk:
-        sizes = pc.add(sizes, _header_sizes(chunk["headers"]))
-    largest: int = pc.max(sizes).as_py()
-    return largest
-
-
-def _header_sizes(headers: pa.ListArray) -> pa.Array:
-    """Return the bytes of all headers of each message: running sums, and their differences at the list's offsets."""
-    pairs = headers.values
-    each = pc.add(pc.binary_length(pairs.field(0)), pc.fill_null(pc.binary_length(pairs.field(1)), 0))
-    sums = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(pc.fill_null(each, 0))])
-    at = sums.take(headers.offsets)
-    return pc.subtract(at[1:], at[:-1])

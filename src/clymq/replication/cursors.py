@@ -145,6 +145,7 @@ class DeadLetter(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tru
 
     range: Range
     reason: Reason
+    deliveries: Number = 0
 
 
 class Group(Struct, forbid_unknown_fields=True):
@@ -230,7 +231,7 @@ class Groups(Struct, forbid_unknown_fields=True):
             return Refused(Overloaded(f"{DEAD_LETTERS_MAX} dead letters wait for the dlq"), (entry.range,))
         if not group.cursor.ack(entry.range.start, entry.range.end):
             return _too_many_ranges((entry.range,))
-        group.dead[entry.seq] = DeadLetter(entry.range, entry.reason)
+        group.dead[entry.seq] = DeadLetter(entry.range, entry.reason, entry.deliveries)
         return None
 
 

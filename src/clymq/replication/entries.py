@@ -14,8 +14,10 @@ Reset     group, offset                 a PTP group is set to an offset         
 Ack       group, ranges                 leases ended by an ack                  the ranges are finished
 Timeout   ended                         leases ended in any other way           one more delivery counted for each
 Commit    group, offset                 a PSB group stores its position         the position, forwards or back
-Dead      group, range, reason, seq     deliveries are used up, or a Reject     finished; to be pushed to the dlq
+Dead      group, range, reason, seq,    deliveries are used up, or a Reject     finished; to be pushed to the dlq
+          deliveries
 Done      group, seq                    the dlq has it                          forgotten
+HandOver  leases                        leadership is about to go to another    the next leader is given them
 
 Unknown fields are refused, not skipped: a replica that ignored one would from then on differ from the others. For the
 same reason `encode` refuses what `decode` would: an entry that cannot be read would stop all replicas at once.
@@ -137,6 +139,7 @@ class Dead(_Entry, frozen=True):
     range: Range
     reason: Reason
     seq: Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+    deliveries: Number = 0
 
 
 class Done(_Entry, frozen=True):
@@ -146,7 +149,13 @@ class Done(_Entry, frozen=True):
     seq: Number
 
 
-Entry = Genesis | BeLeader | Seal | Producer | Prepare | Reset | Ack | Timeout | Commit | Dead | Done
+class HandOver(_Entry, frozen=True):
+    """Leadership is about to go to another replica: it goes on with these leases. Empty: it did not go after all."""
+
+    leases: tuple[bytes, ...] = ()
+
+
+Entry = Genesis | BeLeader | Seal | Producer | Prepare | Reset | Ack | Timeout | Commit | Dead | Done | HandOver
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Entry]] = msgspec.msgpack.Decoder(Entry)

@@ -103,6 +103,10 @@ class FetchDriver:
         """Put a control entry into the log; with `visible`, answered when a majority holds it."""
         self._leading().write(entry, answer, visible=visible)
 
+    def check_writing(self) -> None:
+        """Raise unless this replica leads the block and would take something now."""
+        self._leading().check_open()
+
     @property
     def leads(self) -> bool:
         """Whether this replica takes pushes."""
@@ -196,6 +200,17 @@ class FetchDriver:
         if self._leader is not None and not self.log.block.sealed:
             self._leader.step_down(NotLeader(f"{self.group.leader} has lost its session, and {self.group.name}"))
             self._want_move(f"{self.group.leader} has lost its session")
+
+    def retire(self) -> None:
+        """This process is about to end: write what has arrived, take nothing more, and let the others have it all."""
+        if self._leader is not None and not self.log.block.sealed:
+            self._leader.perform()
+            self._leader.step_down(NotLeader(f"{self.group.leader} is about to stop, and leaves {self.group.name}"))
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether nothing would be missed if this replica vanished now."""
+        return self._leader is None or self._holders.cover(self.log.block.last_index)
 
     def remind(self) -> None:
         """Say again what nobody may have heard."""

@@ -24,7 +24,8 @@ class Holders:
     """What the followers of one leader have proved, each in its present life."""
 
     def __init__(self, group: FetchGroup, visibility: str) -> None:
-        self._majority = 1 if visibility == "leader" else group.majority
+        self._majority = group.majority
+        self._seen_by = 1 if visibility == "leader" else group.majority
         self._followers = {name: _Holder() for name in group.replicas if name != group.leader}
 
     def prove(self, replica: str, incarnation: int, index: int) -> None:
@@ -42,7 +43,11 @@ class Holders:
         """Return the last entry that enough replicas hold; `own` is the leader's."""
         held = sorted([own, *(holder.index for holder in self._followers.values())], reverse=True)
         # What the leader does not have itself any more it cannot show.
-        return min(own, held[self._majority - 1])
+        return min(own, held[self._seen_by - 1])
+
+    def cover(self, own: int) -> bool:
+        """Whether the leader could vanish now without a loss: a majority holds all that it has."""
+        return 1 + sum(holder.index >= own for holder in self._followers.values()) >= self._majority
 
     def held(self) -> dict[str, int]:
         """Return the last entry that each follower has proved to hold, to look at."""

@@ -113,6 +113,16 @@ class FetchHost:
         for driver in list(self._drivers.values()):
             driver.lose_session()
 
+    def retire(self) -> None:
+        """Lead nothing any more, because this process is about to end; followers are still served."""
+        for driver in list(self._drivers.values()):
+            driver.retire()
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the others have everything that was acknowledged here."""
+        return all(driver.is_covered for driver in self._drivers.values())
+
     def close(self) -> None:
         """Let go of all blocks."""
         self._closed = True

@@ -99,7 +99,7 @@ class FetchLeader:
         """Store a batch that has passed the door's checks; a refusal is raised, all else is answered."""
         if ack not in {Ack.LEADER, Ack.NONE}:
             raise AckMismatch(f"{self._place.group.name} takes ack 1 and 0, not {ack}", hint="ask for its state again")
-        self._check_open()
+        self.check_open()
         duplicate = self._machine.judge(batch)
         if duplicate is not None and (ack == Ack.NONE or duplicate.index <= self._machine.applied):
             answer(Stored(duplicate.base_offset, duplicate=True))
@@ -116,7 +116,7 @@ class FetchLeader:
 
     def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
         """Give a producer its next epoch; the answer is `Initialised`, or an error."""
-        self._check_open()
+        self.check_open()
         self.write(self._machine.init_producer(producer, now=self._place.around.clock.wall_us()), answer)
 
     def write(self, entry: Entry, answer: Callable[[object], None], *, visible: bool = False) -> None:
@@ -125,7 +125,7 @@ class FetchLeader:
         It is given when this leader holds the entry; with `visible`, when readers would see it and it therefore
         outlives this leader: for what is acted upon elsewhere.
         """
-        self._check_open()
+        self.check_open()
         batch = control(entry)
         self._submit(batch)
 
@@ -220,7 +220,8 @@ class FetchLeader:
 
     # --- Inside ---
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise why it takes nothing at this moment, if that is so."""
         if self.over is not None:
             raise self.over
         refusal = self._unconfirmed()

@@ -63,7 +63,8 @@ class FetchLog:
         self._state: tuple[int, bytes] | None = None
         self._syncing: deque[tuple[int, Callable[[ClymqError | None], None]]] = deque()
         self._closed = False
-        self._drop_half_made(place.group.epoch)
+        if not place.group.was_raft:
+            self._drop_half_made(place.group.epoch)
         self._restore()
         self._visible = self.mark_of(min(self.block.commit_index, self.block.last_index))
         place.around.flusher.add(self.block, self._synced)
@@ -130,7 +131,7 @@ class FetchLog:
     def seal(self, term: int, leases: Sequence[bytes] = ()) -> None:
         """End the block behind what is written, all of which the machine has taken."""
         assert self.machine.applied == self.block.last_index, "a SEAL carries the state at the end"
-        batch = self._seal(term, leases)
+        batch = self._seal(max(term, self.block.last_term), leases)
         self.write([batch])
         self.apply(batch)
 

@@ -34,7 +34,11 @@ def give_up_tail(block: Block, seal: SealMark) -> Lost:
     if is_whole(block, seal):
         return Lost()
     block.acknowledge_loss()
-    keep = min(seal.index - 1, block.last_index - block.sealed) if seal.index > 2 else 0
+    return cut_behind(block, min(seal.index - 1, block.last_index - block.sealed) if seal.index > 2 else 0)
+
+
+def cut_behind(block: Block, keep: int) -> Lost:
+    """Keep the entries up to this one; the others are set aside and counted."""
     if keep >= block.last_index:
         return Lost()
     end, size = block.end_offset, block.end_position

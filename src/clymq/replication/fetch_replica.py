@@ -15,11 +15,6 @@ class FetchReplica(Replica):
     """A block and its fence. Made like any replica, then `begin`."""
 
     @property
-    def fence_epoch(self) -> int:
-        """The epoch of the last fence; 0 if there was none."""
-        return self._vote.vote.fence_epoch
-
-    @property
     def in_doubt(self) -> bool:
         """Whether a fence may be forgotten."""
         return self._vote.damaged

@@ -30,6 +30,8 @@ class FetchGroup:
     replicas: tuple[str, ...]
     leader: str
     leader_incarnation: int
+    was_raft: bool = False
+    """It was a Raft block until it was fenced, because its majority was gone: what it holds has terms for epochs."""
 
     @property
     def name(self) -> str:

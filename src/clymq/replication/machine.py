@@ -33,6 +33,7 @@ from clymq.replication.entries import (
     Dead,
     Entry,
     Genesis,
+    HandOver,
     Number,
     Producer,
     Range,
@@ -65,7 +66,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """A BeLeader entry was applied: who leads which term, and the leases that came from the block before."""
+    """A BeLeader entry was applied: who leads which term, and the leases that the leader before handed over."""
 
     replica: str
     term: int
@@ -81,7 +82,9 @@ class State(Struct, forbid_unknown_fields=True):
     applied: Number = 0
     sealed: bool = False
     leases: tuple[bytes, ...] = ()
-    """Handed over by the block before, until its first leader takes them."""
+    """Handed over by the block before, or by a leader that gives way. They hold for whoever leads next, and for who
+    follows it, until somebody has written anything else: from then on they are out of date.
+    """
     producers: Producers = field(default_factory=Producers)
     groups: Groups = field(default_factory=Groups)
 
@@ -119,6 +122,7 @@ class PartitionMachine:
         answer: Answer = None
         if batch.kind == Kind.DATA:
             state.producers.store(batch)
+            state.leases = ()
         else:
             answer = self._apply_control(index, batch)
         self._state.applied = index
@@ -228,12 +232,13 @@ class PartitionMachine:
             producer, idle_before=now - self._producer_idle_us_max, producers_max=self._producers_max
         )
 
-    def dead(self, group: str, offsets: Range, reason: str) -> Dead:
+    def dead(self, group: str, offsets: Range, reason: str, deliveries: int = 0) -> Dead:
         """Return the entry to propose for a range that is given up, under a number that no other has."""
         self._open()
         found = self._state.groups.ptp.get(group)
         seq = max(found.next_seq if found else 1, self._submitted_seq.get(group, 1))
-        return Dead(group=group, range=offsets, reason=reason[:REASON_CHARACTERS_MAX], seq=seq)
+        reason = reason[:REASON_CHARACTERS_MAX]
+        return Dead(group=group, range=offsets, reason=reason, seq=seq, deliveries=deliveries)
 
     def seal(self, *, end: int, now: int, leases: Sequence[bytes] = ()) -> Seal:
         """Return the entry that ends the block; all that is in the log must be applied."""
@@ -258,10 +263,14 @@ class PartitionMachine:
             case BeLeader():
                 return self._elect(entry, batch.term)
             case Producer():
+                self._state.leases = ()
                 return self._state.producers.initialise(entry, batch.append_time)
             case Seal():
                 self._end(index, entry, batch)
+            case HandOver():
+                self._state.leases = entry.leases
             case _:
+                self._state.leases = ()
                 return self._state.groups.apply(entry)
         return None
 
@@ -280,7 +289,6 @@ class PartitionMachine:
         Without that, the leader of old that reads its own entry after a restart would take itself for one.
         """
         elected = Elected(entry.replica, term, self._state.leases)
-        self._state.leases = ()
         if term == self._term:
             self._submitted = Submitted(self._state.producers)
         return elected

@@ -84,9 +84,8 @@ class ProducerState(Struct, array_like=True, frozen=True, forbid_unknown_fields=
     def after(self, header: Header) -> ProducerState:
         """Return the state once a batch that follows is stored."""
         stored = StoredBatch(header.cmdindex, header.count, header.base_offset, bool(header.flags & _SPARSE))
-        return ProducerState(
-            self.epoch, last_cmdindex(header), header.append_time, (*self.kept[1 - KEPT_BATCHES :], stored)
-        )
+        kept = self.kept[1 - KEPT_BATCHES :] + (stored,)  # noqa: RUF005 half the cost of unpacking, for each batch
+        return ProducerState(self.epoch, last_cmdindex(header), header.append_time, kept)
 
     def base_offset_of(self, header: Header) -> int:
         """Return where a duplicate went; unknown if it is no longer kept, or was cut differently then."""
@@ -180,7 +179,9 @@ class Submitted:
     def store(self, header: Header, index: int, *, applied: int) -> None:
         """Take a data batch that is appended as entry `index`."""
         after = self.producers.store(header)
-        in_flight = self._in_flight.setdefault(header.producer, deque())
+        in_flight = self._in_flight.get(header.producer)
+        if in_flight is None:
+            in_flight = self._in_flight[header.producer] = deque()
         while in_flight and in_flight[0].index <= applied:
             in_flight.popleft()
         in_flight.append(_InFlight(after, last_cmdindex(header), index))

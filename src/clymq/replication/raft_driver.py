@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from clymq.errors import (
     ClosedError,
@@ -61,8 +62,7 @@ INCARNATION_MAX: Final = 2**63 - 1
 log = logging.getLogger("clymq.replication")
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True, gc=False):
     """An entry that was proposed here is committed and applied; `answer` is what the machine says to it."""
 
     batch: Batch
@@ -104,6 +104,8 @@ class RaftDriver:
         self._unfit_until = 0.0
         self._recent = Recent()
         self._waiting: dict[int, list[Done]] = {}
+        self.on_transfer: Callable[[], None] = _nothing
+        """Called BEFORE leadership is handed over, as long as something can still be proposed."""
         machine.restore(replica.block.checkpoint.state)
         self.node = self._make_node(incarnation, lame=replica.lame)
         surroundings.flusher.add(replica.block, self._synced)
@@ -161,7 +163,7 @@ class RaftDriver:
         self.node.look_at(self._now())
         if self._recent.arrived_bytes >= PERFORM_BYTES:
             self.perform()  # here, BEFORE the next one is judged: it may be the end of this leadership
-        if self._led is None or self.node.role is not Role.LEADER or self.node.term != self._led:
+        if self._led is None or self._leading() != self._led:
             self._around.schedule(self)
             raise NotLeader(f"{self._around.name} does not lead {self.group}", hint=self.node.leader)
 
@@ -190,7 +192,7 @@ class RaftDriver:
         self._next_offset = batch.end_offset
         self._recent.arrive(batch)
         if done is not None:
-            self.when_applied(entry.index, done)
+            self._waiting[entry.index] = [done]
         self._around.schedule(self)
         return entry.index
 
@@ -235,6 +237,7 @@ class RaftDriver:
         target = target or self.node.successor()
         if self.node.role is not Role.LEADER or target is None:
             return False
+        self.on_transfer()
         self.node.transfer_leadership(target, self._now())
         self._around.schedule(self)
         return True
@@ -552,3 +555,7 @@ class RaftDriver:
 
     def _now(self) -> float:
         return self._around.clock.monotonic_ms()
+
+
+def _nothing() -> None:
+    """For whoever has nothing to hand over."""

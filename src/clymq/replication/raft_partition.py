@@ -10,26 +10,28 @@ broker may have to be asked; the term may be over by the time it answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from clymq.clock import Clock
 from clymq.errors import BlockSealed, ClymqError, NotLeader, NotReady
 from clymq.raft.messages import Kind
 from clymq.record.batch import Batch
-from clymq.replication.entries import BeLeader, Entry, Genesis, batch_of
-from clymq.replication.machine import PartitionMachine
+from clymq.replication.entries import BeLeader, Entry, Genesis, HandOver, batch_of
+from clymq.replication.machine import Elected, PartitionMachine
 from clymq.replication.raft_driver import Applied, RaftDriver
 
 BEGIN_AGAIN_MS: Final = 100
+# A leadership that nobody has taken by then is not given away any more.
+HAND_OVER_MS_MAX: Final = 1_000
 
 Begin = Callable[[Callable[[Genesis], None]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True, gc=False):
     """A batch is in the log, committed: where its first message is (-1: so long ago that nobody knows)."""
 
     base_offset: int
@@ -45,6 +47,10 @@ class RaftPartition:
     def __init__(self, name: str, machine: PartitionMachine, clock: Clock, begin: Begin) -> None:
         self.machine = machine
         self.on_elected: Callable[[int], None] = _ignore
+        self.on_leases: Callable[[Elected], None] = _ignore
+        """Hears of the leases that a leader begins with, BEFORE `on_elected`."""
+        self.leases: Callable[[], Sequence[bytes]] = tuple
+        """What is leased now, for the next leader."""
         self.on_advance: Callable[[], None] = _ignore
         self.on_lost: Callable[[NotLeader], None] = _ignore
         self.on_stop: Callable[[ClymqError], None] = _ignore
@@ -52,10 +58,12 @@ class RaftPartition:
         self._clock = clock
         self._begin = begin
         self._sealing: list[Answer] | None = None
+        self._handing_over = False
 
     def attach(self, driver: RaftDriver) -> None:
         """Speak through this driver from now on."""
         self.driver = driver
+        driver.on_transfer = self._hand_over
 
     # --- What producers and the controller ask ---
 
@@ -95,6 +103,15 @@ class RaftPartition:
         if not self.machine.leading and not self.machine.sealed:
             raise NotReady("the leader's first entry is not applied here", hint="try again, or ask who leads")
 
+    def check_sharing(self) -> None:
+        """Raise unless messages may be leased here: by a leader that is ready, does not seal and does not give way."""
+        self.check_reading()
+        self._check_open()
+        if self.machine.sealed or self.machine.sealing:
+            raise BlockSealed("the block is sealed", hint="the next block takes it")
+        if self._handing_over:
+            raise NotReady("leadership is being handed over", hint="ask who leads")
+
     def seal(self, answer: Answer) -> None:
         """End the block: nothing more is taken, what is on its way is applied, then the SEAL is written.
 
@@ -128,6 +145,7 @@ class RaftPartition:
     def leads_no_more(self) -> None:
         """It leads no more: what is submitted is forgotten."""
         self.machine.roll_back()
+        self._handing_over = False
         sealing, self._sealing = self._sealing or [], None
         error = NotLeader(f"{self._name} leads no more", hint=self.driver.leader)
         for answer in sealing:
@@ -164,11 +182,39 @@ class RaftPartition:
     def _be_leader(self, term: int) -> None:
         def applied(outcome: Applied | ClymqError) -> None:
             if isinstance(outcome, Applied):
+                assert isinstance(outcome.answer, Elected)
+                self.on_leases(outcome.answer)
                 self.on_elected(term)
 
         # If this process stood still since it was elected, it leads no more, as its driver is about to find out.
         with suppress(NotLeader):
             self.driver.propose(_control(BeLeader(replica=self._name)), applied, kind=Kind.BELEADER)
+
+    def _hand_over(self) -> None:
+        """Leadership is about to go to another, who is to know what is leased. From now on nothing is, here."""
+        leases = tuple(self.leases()) if self.machine.leading and self._sealing is None else ()
+        if not leases or self._handing_over or self.machine.sealed:
+            return
+        # If it cannot be written what is leased is delivered again, as after a crash.
+        with suppress(ClymqError):
+            self.write(HandOver(leases=leases), _ignore)
+            self._handing_over = True
+            term = self.driver.node.term
+            self._clock.call_later(HAND_OVER_MS_MAX, lambda: self._go_on_leading(term))
+
+    def _go_on_leading(self, term: int) -> None:
+        """Nobody has taken the leadership: what was handed over is out of date from here on."""
+        if not self._handing_over or not self._still_leads(term):
+            return
+        try:
+            self.write(HandOver(), _ignore)
+        except BlockSealed:
+            return
+        except ClymqError:
+            self._clock.call_later(HAND_OVER_MS_MAX, lambda: self._go_on_leading(term))
+            return
+        self._handing_over = False
+        self.on_advance()
 
     def _still_leads(self, term: int) -> bool:
         try:
@@ -180,7 +226,8 @@ class RaftPartition:
     def _seal_if_applied(self) -> None:
         if self._sealing is None or self.machine.sealing or self.machine.applied < self.driver.node.log.last_index:
             return
-        batch = _control(self.machine.seal(end=self.driver.next_offset, now=self._clock.wall_us()))
+        seal = self.machine.seal(end=self.driver.next_offset, now=self._clock.wall_us(), leases=self.leases())
+        batch = _control(seal)
         try:
             index = self.driver.propose(batch, self._sealed, kind=Kind.SEAL)
             self.machine.submitted(index, batch)

@@ -37,9 +37,9 @@ class Recent:
 
         Raise `CorruptBatch`, with nothing taken, if one is damaged or is not the entry that is due.
         """
-        batches, position, expected = [], 0, message.previous_index + 1
-        while position < len(payload):
-            batch = Batch.parse(payload, position, batch_bytes_max=FORMAT_BYTES_MAX)
+        view, batches, position, expected = memoryview(payload), [], 0, message.previous_index + 1
+        while position < len(view):
+            batch = Batch(view, position, batch_bytes_max=FORMAT_BYTES_MAX)
             batch.check_crc()
             if batch.index != expected or batch.term > message.term:
                 raise CorruptBatch("index", f"entry {batch.index} of term {batch.term} where {expected} was due")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from clymq.config import Config
-from clymq.errors import CorruptBatch, CorruptBlock, ReplicaLost, StorageError
+from clymq.errors import CorruptBatch, CorruptBlock, ReplicaLost
 from clymq.raft.log import RaftLog
 from clymq.raft.messages import Entry, Kind
 from clymq.raft.state import HardState
@@ -82,21 +82,17 @@ class Replica:
             Block.create(
                 self._files, self.folder, start_offset=start_offset, config=self._config, handles=self._handles
             ).close()
-        VoteFile.open(self._files, f"{self.folder}/vote", create=True).close()
+        VoteFile.open(self._files, f"{self.folder}/vote", create=True)
 
     def _open(self, *, verify: bool) -> None:
         if not Block.was_created(self._files, self.folder):
             raise CorruptBlock(self.folder, 0, "the block is missing")
         self._vote = VoteFile.open(self._files, f"{self.folder}/vote")
-        try:
+        self._open_block(verify=verify)
+        if self._vote.damaged:
+            # After the next save the slots look whole again; what was forgotten is still forgotten.
+            self._note_missing(self.block.last_index + (not self.block.sealed))
             self._open_block(verify=verify)
-            if self._vote.damaged:
-                # After the next save the slots look whole again; what was forgotten is still forgotten.
-                self._note_missing(self.block.last_index + (not self.block.sealed))
-                self._open_block(verify=verify)
-        except StorageError:
-            self._vote.close()
-            raise
 
     def _open_block(self, *, verify: bool) -> None:
         self.block = self._opened(verify=verify)
@@ -155,7 +151,6 @@ class Replica:
     def close(self) -> None:
         """Let go of the files."""
         self.block.close()
-        self._vote.close()
 
     # --- What the core begins with ---
 
@@ -164,6 +159,11 @@ class Replica:
         """The promise that was saved last."""
         vote = self._vote.vote
         return HardState(vote.term, vote.voted_for, vote.seal_term)
+
+    @property
+    def fence_epoch(self) -> int:
+        """The epoch of the last fence; 0 if there was none."""
+        return self._vote.vote.fence_epoch
 
     def save(self, hard: HardState) -> None:
         """Make a promise durable, BEFORE anything that depends on it is said."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from clymq.clock import Clock
-from clymq.errors import ConnectFailed, ConnectionLost
+from clymq.errors import ConfigError, ConnectFailed, ConnectionLost
 from clymq.protocol.frames import Buffer
 from clymq.rpc.transport import Listener, Receiver, Wire, format_address, parse_address
 
@@ -100,7 +100,7 @@ class MemoryTransport:
         host, port = parse_address(address)
         address = format_address(host, port or self._network.free_port())
         if address in self._network.listeners:
-            raise ConnectFailed(f"cannot listen at {address}: it is taken")
+            raise ConfigError("listen", address, "nobody can listen there: it is taken")
         listener = _MemoryListener(self._network, self._host, address, accept)
         self._network.listeners[address] = listener
         return listener

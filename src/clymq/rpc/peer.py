@@ -97,6 +97,9 @@ class Call:
 
     def fail(self, error: ClymqError) -> None:
         """Answer with an error."""
+        if isinstance(error, ClosedError):
+            # What is closed is ours and not the caller's, who may have its answer from somebody else.
+            error = ConnectionLost(f"this side is closing: {error}")
         if self._end():
             self.peer.send(*self.peer.connection.fail(self.correlation, error))
 
@@ -358,23 +361,25 @@ class Peer:
         if correlation in self._calls:
             self.drop(ProtocolError(f"two requests with the number {correlation}"))
             return
-        refusal = self._refusal(key, size)
-        if refusal is not None:
-            self.send(*self.connection.fail(correlation, refusal))
+        if (
+            self._on_idle is not None
+            or self._cancelled_calls > self._config.window_requests
+            or not self._granted.take(key, size)
+        ):
+            self.send(*self.connection.fail(correlation, self._refusal()))
             return
         call = Call(self, event.verb, message, event.payload, correlation, key, size)
         self._calls[correlation] = call
         self._handle(call)
 
-    def _refusal(self, key: Hashable, size: int) -> ClymqError | None:
+    def _refusal(self) -> ClymqError:
+        """Return why a request is not taken."""
         if self._on_idle is not None:
             return ConnectionLost("this side is closing; the request was not looked at")
         # Who cancels has its place in the window back at once, but what it started may still run: so much, no more.
         if self._cancelled_calls > self._config.window_requests:
             return Overloaded(f"{self._cancelled_calls} cancelled requests are still running")
-        if not self._granted.take(key, size):
-            return Overloaded("more requests than were granted are under way", hint="keep to the window of the HELLO")
-        return None
+        return Overloaded("more requests than were granted are under way", hint="keep to the window of the HELLO")
 
     def _handle(self, call: Call) -> None:
         handler = self._handlers.get(type(call.request))
@@ -401,7 +406,8 @@ class Peer:
         if self._calls.pop(call.correlation, None) is None:
             return False
         self._granted.give_back(call.key, call.size)
-        self._tell_idle()
+        if self._on_idle is not None:
+            self._tell_idle()
         return True
 
     def _tell_idle(self) -> None:

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from clymq.errors import ConnectFailed, ConnectionLost, InvalidRequest
+from clymq.errors import ConfigError, ConnectFailed, ConnectionLost, InvalidRequest
 from clymq.protocol.frames import Buffer
 
 logger = logging.getLogger("clymq.rpc")
@@ -111,7 +111,10 @@ class Transport(Protocol):
     """Makes wires."""
 
     async def listen(self, address: str, accept: Callable[[Wire], None]) -> Listener:
-        """Listen at host:port (port 0: any free one); `accept` is called with each new wire and starts it."""
+        """Listen at host:port (port 0: any free one); `accept` is called with each new wire and starts it.
+
+        An address that is taken, or none of this machine, is `ConfigError`: who is told to listen there is told wrong.
+        """
         ...
 
     async def connect(self, address: str, timeout_ms: float) -> Wire:
@@ -147,7 +150,7 @@ class TcpTransport:
             family, where = await _resolve(loop, host, port)
             listening = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
         except OSError as error:
-            raise ConnectFailed(f"cannot listen at {address}: {_reason(error)}") from error
+            raise ConfigError("listen", address, f"nobody can listen there: {_reason(error)}") from error
         listening.setblocking(False)
         return _TcpListener(loop, listening, format_address(host, listening.getsockname()[1]), accept)
 

@@ -26,6 +26,15 @@ class _Share:
         self.requests_max = requests_max
         self.bytes_max = bytes_max
 
+    def enter(self, size: int) -> bool:
+        """Take room if there is any."""
+        requests = self.requests
+        if requests and (requests >= self.requests_max or self.bytes + size > self.bytes_max):
+            return False
+        self.requests = requests + 1
+        self.bytes += size
+        return True
+
     def fits(self, size: int) -> bool:
         requests = self.requests
         return not requests or (requests < self.requests_max and self.bytes + size <= self.bytes_max)
@@ -51,16 +60,15 @@ class ReceiveWindow:
 
     def take(self, key: Hashable, size: int) -> bool:
         """Note a request that has arrived; False: it is beyond the grant, and not noted."""
-        if not self._whole.fits(size):
+        if not self._whole.enter(size):
             return False
         if key is not None:
             share = self._partitions.get(key)
             if share is None:
                 share = self._partitions[key] = _Share(self._grant.partition_requests, self._grant.partition_bytes)
-            elif not share.fits(size):
+            if not share.enter(size):
+                self._whole.give_back(size)
                 return False
-            share.take(size)
-        self._whole.take(size)
         return True
 
     def give_back(self, key: Hashable, size: int) -> None:

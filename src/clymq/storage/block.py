@@ -11,6 +11,9 @@ a block promises its owner (a Raft or fetch driver):
 * an error while writing leaves the block as it was; one while syncing ends it, because nobody can know what is on
   the disk then: `failure` is raised from every later append, and what was not synced is not believed again.
 
+A block holds its file open while it is written to, and gives it back when a checkpoint says that it rests; who reads it
+then borrows the file, as those of sealed blocks and all indexes, from a cache of bounded size (`handles`).
+
 It knows terms as numbers that do not fall, and nothing of votes or majorities; it never decides to roll, seal or drop.
 """
 
@@ -67,7 +70,6 @@ class Block:
         self._handles = handles
         self._space = space
         self._file: File | None = None
-        self._index_file: File | None = None
         self._checkpoint = Checkpoint.empty(0)
         self._index = SparseIndex(self._open_index, config.index_interval_bytes)
         self._reader = Reader(self._log, self._index, config)
@@ -123,7 +125,7 @@ class Block:
         block = cls(files, folder, config, handles, space)
         try:
             block._file = files.open(f"{folder}/batches")
-            block._index_file = files.open(f"{folder}/index", create=True)
+            files.open(f"{folder}/index", create=True).close()
             block._recover(verify=verify, start_offset=start_offset)
         except StorageError:
             block.close()
@@ -147,10 +149,8 @@ class Block:
         """Let go of the files, as soon as no sync is under way. What was not synced is left to the system."""
         self._closing = True
         if not self._syncs_under_way:
-            for file in (self._file, self._index_file):
-                if file is not None:
-                    file.close()
-            self._file = self._index_file = None
+            self._let_go()
+            self._handles.drop(self.folder)
 
     # --- What it holds ---
 
@@ -238,7 +238,7 @@ class Block:
             # What consensus writes for itself may use the reserve: without it nobody could lead, or seal.
             self._space.claim(sum(batch.length for batch in batches if batch.count))
         try:
-            self._log().write(self._end.position, [batch.buffer for batch in batches])
+            self._held().write(self._end.position, [batch.buffer for batch in batches])
         except StorageError:
             self._cut_back()
             raise
@@ -300,7 +300,7 @@ class Block:
         mark = self._begin_sync()
         error: StorageError | None = None
         try:
-            self._log().sync()
+            self._held().sync()
         except StorageError as failure:
             error = failure
         error = self._end_sync(mark, error)
@@ -319,7 +319,7 @@ class Block:
                 self.close()
             done(outcome)
 
-        self._files.sync_soon(self._log(), finish)
+        self._files.sync_soon(self._held(), finish)
 
     def write_checkpoint(self, index: int, state: bytes) -> None:
         """Keep the state machine as it was after entry `index`, which is committed and synced."""
@@ -348,6 +348,8 @@ class Block:
                 state=state,
             )
         )
+        if end.position == self._end.position and not self._syncs_under_way:
+            self._let_go()  # it rests: everything is synced, and the checkpoint says so
 
     def acknowledge_loss(self) -> None:
         """The owner knows of the loss (its replica is lame): appends may mend it."""
@@ -461,7 +463,8 @@ class Block:
     def _leave_behind(self, end: int) -> None:
         """Go on with a copy of the first bytes: the rest was committed once, and somebody may look at a map of it."""
         copy(self._files, self._log(), 0, end, f"{self._path}.new")
-        self._log().close()
+        self._let_go()
+        self._handles.drop(self.folder)
         self._files.rename(f"{self._path}.new", self._path)
         self._files.sync_folder(self.folder)
         self._file = self._files.open(self._path)
@@ -526,8 +529,8 @@ class Block:
     def _cut_back(self) -> None:
         """Remove what a failed write left behind; if even that fails, the block takes nothing more."""
         try:
-            self._log().truncate(self._end.position)
-            self._log().sync()
+            self._held().truncate(self._end.position)
+            self._held().sync()
         except StorageError as error:
             self.failure = error
             log.error("%s: stopped: %s", self._path, error)
@@ -537,8 +540,8 @@ class Block:
         self._reader.forget_places()
         self._reader.lookup(lambda sparse: sparse.truncate(end.position), self._end.position)
         try:
-            self._log().truncate(end.position)
-            self._log().sync()
+            self._held().truncate(end.position)
+            self._held().sync()
         except StorageError as error:
             self._distrust(min(self._synced_position, end.position), error)
             raise
@@ -571,7 +574,19 @@ class Block:
         return f"{self.folder}/batches"
 
     def _log(self) -> File:
+        """Return the file to read from."""
         return self._file if self._file is not None else self._handles.get(self._path)
 
+    def _held(self) -> File:
+        """Return the file to write to and to sync, which nobody else may close."""
+        if self._file is None and not self._closing:
+            self._file = self._files.open(self._path)
+        return self._log()
+
+    def _let_go(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
     def _open_index(self) -> File:
-        return self._index_file if self._index_file is not None else self._handles.get(f"{self.folder}/index")
+        return self._handles.get(f"{self.folder}/index")

@@ -1,7 +1,8 @@
-"""Open files of blocks at rest: at most so many, the least recently used is closed first.
+"""Open files of blocks at rest, and indexes: at most so many, the least recently used is closed first.
 
-A partition that keeps a year of sealed blocks must not keep a year of descriptors. Only files that nobody writes live
-here; the active block holds its own.
+A partition that keeps a year of sealed blocks must not keep a year of descriptors, nor a broker with thousands of
+partitions that sleep one for each. A block that is written to holds its own file, because a sync of it may be under
+way; nothing in here may be in use beyond the call that got it.
 """
 
 from __future__ import annotations

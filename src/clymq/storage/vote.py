@@ -10,12 +10,13 @@ says so: a replica in doubt about its own vote must not vote.
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from clymq.errors import CorruptBlock, InvalidRequest
-from clymq.storage.files import File, Files
+from clymq.storage.files import Files
 from clymq.storage.replace import replace
 
 MAGIC: Final = b"CLYV"
@@ -37,12 +38,13 @@ class Vote(NamedTuple):
 
 
 class VoteFile:
-    """The file `vote` of one block. Opened by `open`."""
+    """The file `vote` of one block, held open only while it is written: votes are rare. Made by `open`."""
 
-    def __init__(self, file: File, sequence: int, vote: Vote, *, damaged: bool) -> None:
+    def __init__(self, files: Files, path: str, sequence: int, vote: Vote, *, damaged: bool) -> None:
         self.vote = vote
         self.damaged = damaged
-        self._file = file
+        self._files = files
+        self._path = path
         self._sequence = sequence
 
     @classmethod
@@ -56,30 +58,26 @@ class VoteFile:
                 raise CorruptBlock(path, 0, "the vote file is missing")
             # As a whole and with its name durable: a file that could vanish would be an invitation to vote again.
             replace(files, path, [bytes(SLOT_BYTES), _slot(1, Vote())])
-        file = files.open(path)
-        data = file.read(0, file.size())
+        with closing(files.open(path)) as file:
+            data = file.read(0, file.size())
         slots = [_read_slot(data[:SLOT_BYTES]), _read_slot(data[SLOT_BYTES:])]
         whole = [slot for slot in slots if slot is not None]
         if not whole:
-            file.close()
             raise CorruptBlock(path, 0, "no slot of the vote file is whole")
         sequence, vote = max(whole)
         follow_on = len(whole) == 2 and sequence - min(whole)[0] == 1
         first_of_all = sequence == 1 and data == bytes(SLOT_BYTES) + data[SLOT_BYTES:] and len(data) == 2 * SLOT_BYTES
-        return cls(file, sequence, vote, damaged=not follow_on and not first_of_all)
+        return cls(files, path, sequence, vote, damaged=not follow_on and not first_of_all)
 
     def save(self, vote: Vote) -> None:
         """Write to the slot that is not in use and sync; when this returns the promise is durable."""
         if len(vote.voted_for.encode()) > NAME_BYTES_MAX:
             raise InvalidRequest(f"a vote for a name of {len(vote.voted_for)} characters does not fit")
         sequence = self._sequence + 1
-        self._file.write(sequence % 2 * SLOT_BYTES, [_slot(sequence, vote)])
-        self._file.sync()
+        with closing(self._files.open(self._path)) as file:
+            file.write(sequence % 2 * SLOT_BYTES, [_slot(sequence, vote)])
+            file.sync()
         self._sequence, self.vote = sequence, vote
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
 
 
 def _slot(sequence: int, vote: Vote) -> bytes:
