@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from clymq.clock import Clock, Timer
@@ -10,12 +10,36 @@ from clymq.config import Config
 from clymq.errors import ClymqError, OffsetOutOfRange
 from clymq.protocol.broker import Pull, Pulled
 from clymq.protocol.hosting import BlockClosed, CloseAccept
-from clymq.replication.entries import Entry
-from clymq.replication.machine import PartitionMachine
+from clymq.replication.entries import Entry, Reset
+from clymq.replication.machine import Elected, PartitionMachine
 from clymq.rpc.peer import Call
 from clymq.storage.block import Block
 
 Closed = Callable[[BlockClosed | ClymqError], None]
+Answer = Callable[[object], None]
+
+
+class Listener:
+    """Whoever shares an active block's messages out, as far as this broker leads it. This one does not care."""
+
+    def leads(self, elected: Elected) -> None:
+        """This broker leads the block; the leases are those that the leader before handed over."""
+
+    def advanced(self) -> None:
+        """Readers may see more, or the block has ended."""
+
+    def lost(self, error: ClymqError) -> None:
+        """Nothing more will come here: it leads no more, or the block is not here any more."""
+
+    def leases(self) -> Sequence[bytes]:
+        """Return what is leased now, for the next leader."""
+        return ()
+
+    def resets(self, group: str) -> None:
+        """The cursor of a group is about to be set to another place: an entry that says so is written."""
+
+    def was_reset(self, group: str) -> None:
+        """That entry is in the log, or never will be."""
 
 
 class ActiveBlock(Protocol):
@@ -24,6 +48,7 @@ class ActiveBlock(Protocol):
     number: int
     start: int
     machine: PartitionMachine
+    listener: Listener
 
     @property
     def end(self) -> int:
@@ -55,11 +80,37 @@ class ActiveBlock(Protocol):
     def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
         """Put a control entry into the log."""
 
+    def read(self, offset: int, bytes_max: int) -> memoryview:
+        """Return whole batches that readers may see, from an offset in the block on."""
+        ...
+
     def check_reading(self) -> None:
         """Raise unless the end of what readers may see is known here."""
 
+    def check_sharing(self) -> None:
+        """Raise unless messages may be leased here: by the leader, as long as the block has not begun to end."""
+
     def close_accept(self, request: CloseAccept, answer: Closed) -> None:
         """End the block, or fence this replica of it; a second call is answered like the first."""
+
+
+def write_for(listener: Listener, write: Callable[[Entry, Answer], None], entry: Entry, answer: Answer) -> None:
+    """Write an entry, and tell the listener of a `Reset`: leases of before must not finish anything behind it."""
+    if not isinstance(entry, Reset):
+        write(entry, answer)
+        return
+    group = entry.group
+
+    def answered(outcome: object) -> None:
+        listener.was_reset(group)
+        answer(outcome)
+
+    listener.resets(group)
+    try:
+        write(entry, answered)
+    except ClymqError:
+        listener.was_reset(group)
+        raise
 
 
 def roll_due(block: Block, config: Config, now_us: int, early: float) -> str | None:

@@ -13,14 +13,25 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from clymq.broker.active_block import ActiveBlock, roll_due
+from clymq.broker.consumption import Consumption
 from clymq.broker.hosting import HostedPartition, Hosting, Reports
-from clymq.broker.neighbours import ActiveController
+from clymq.broker.neighbours import ActiveController, Neighbours
+from clymq.broker.positions import find_offset, refusal, set_group_position
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
 from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.errors import BlockSealed, ClymqError, InvalidRequest, NotHosted, StaleEpoch
-from clymq.protocol.broker import CommitOffset, CommittedOffset, FetchOffset, InitProducer, Pull, Pulled, Push
+from clymq.protocol.broker import (
+    CommitOffset,
+    CommittedOffset,
+    FetchOffset,
+    FindOffset,
+    InitProducer,
+    Pull,
+    Pulled,
+    Push,
+)
 from clymq.protocol.controller import (
     BecomeLeader,
     BroGetConfig,
@@ -42,6 +53,7 @@ from clymq.protocol.hosting import (
     PrepareSend,
     PrepareState,
     SendPrepared,
+    SetGroupPosition,
 )
 from clymq.protocol.verbs import Done
 from clymq.replication.entries import Commit, Prepare
@@ -66,12 +78,14 @@ class Broker(Reports):
         *,
         hosting: Callable[[Reports], Hosting],
         controller: ActiveController,
+        neighbours: Neighbours,
         find_controller: Callable[[], Coroutine[Any, Any, ControllerFound]],
         clock: Clock,
         config: Config,
     ) -> None:
         self.name = name
         self.hosting = hosting(self)
+        self.consumption = Consumption(name, self.hosting.partition, controller, neighbours, clock, config)
         self._disk_id = disk_id
         self._incarnation = incarnation
         self._controller = controller
@@ -93,6 +107,8 @@ class Broker(Reports):
             Pull: self._pull,
             CommitOffset: self._commit_offset,
             FetchOffset: self._fetch_offset,
+            FindOffset: lambda call: find_offset(self._of(call), call),
+            SetGroupPosition: lambda call: set_group_position(self._of(call), call),
             PrepareAccept: self._prepare_accept,
             CloseAccept: self._close_accept,
             PrepareState: self._prepare_state,
@@ -102,6 +118,7 @@ class Broker(Reports):
             AddFetchPartition: self._nudge,
             CloseFetchPartition: self._nudge,
             FindController: answering(lambda _: self._find_controller()),
+            **self.consumption.handlers(),
         }
 
     async def start(self) -> None:
@@ -116,6 +133,7 @@ class Broker(Reports):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.consumption.close()
         await self.hosting.close()
 
     def ask_again(self) -> None:
@@ -138,6 +156,9 @@ class Broker(Reports):
         partition = self.hosting.partition(request.topic, request.partition, request.uid)
         if request.replica:
             self._pull_by_position(partition, call)
+            return
+        if request.mode in {Mode.PTP_PULL, Mode.PTP_PUSH}:
+            self.consumption.pull(call)
             return
         block = partition.holding(request.offset)
         if not isinstance(block, SealedBlock):
@@ -164,8 +185,9 @@ class Broker(Reports):
         partition = self.hosting.partition(request.topic, request.partition, request.uid)
 
         def answer(outcome: object) -> None:
-            if isinstance(outcome, ClymqError):
-                call.fail(outcome)
+            refused = refusal(outcome)
+            if refused is not None:
+                call.fail(refused)
             else:
                 call.reply(Done())
 
@@ -174,8 +196,15 @@ class Broker(Reports):
     def _fetch_offset(self, call: Call) -> None:
         request: FetchOffset = call.request
         owner = self._active(self.hosting.partition(request.topic, request.partition, request.uid))
-        owner.check_reading()
+        # Not `check_reading`: a former leader, and one that does not know yet how its block begins, would name a
+        # position that the group has long left, or none at all.
+        owner.check_sharing()
         call.reply(CommittedOffset(owner.machine.position(request.group)))
+
+    def _of(self, call: Call) -> HostedPartition:
+        """Return the partition that a request names."""
+        request = call.request
+        return self.hosting.partition(request.topic, request.partition, request.uid)
 
     def _active(self, partition: HostedPartition) -> ActiveBlock:
         if partition.active is None:
@@ -243,9 +272,9 @@ class Broker(Reports):
             return
 
         def answer(outcome: object) -> None:
-            made = owner.machine.cursor(request.group)
-            if isinstance(outcome, ClymqError):
-                call.fail(outcome)
+            made, refused = owner.machine.cursor(request.group), refusal(outcome)
+            if refused is not None:
+                call.fail(refused)
             else:
                 assert made is not None, "a cursor is there once its entry is applied"
                 call.reply(SendPrepared(made.low))
@@ -276,6 +305,14 @@ class Broker(Reports):
                 timer.cancel()
 
     # --- Reports ---
+
+    def begins(self, partition: HostedPartition) -> None:
+        """A partition has another active block here."""
+        self.consumption.begins(partition)
+
+    def ends(self, partition: HostedPartition, block: ActiveBlock) -> None:
+        """A block is not active here any more."""
+        self.consumption.ends(partition, block)
 
     def elected(self, partition: HostedPartition, block: int, term: int) -> None:
         """This broker leads a block: the tree is told, until it is another's turn."""
@@ -314,17 +351,16 @@ class Broker(Reports):
         report = RollBlock(partition.topic, partition.name, partition.uid, block, partition.epoch, self.name, reason)
         self._spawn(self._tell(report, lambda: partition.active is not None and partition.active.number == block))
 
-    def lost(self, partition: HostedPartition, messages: int) -> None:
+    def lost(self, partition: HostedPartition, block: int, messages: int) -> None:
         """Acknowledged messages are not in a sealed block; they are kept aside."""
         self.lost_messages[partition.uid] = self.lost_messages.get(partition.uid, 0) + messages
-        number = max(partition.sealed)
         report = UpdateDup(
             partition.topic,
             partition.name,
             partition.uid,
-            number,
+            block,
             self.name,
-            partition.sealed[number].end,
+            partition.sealed[block].end,
             disk_id=self._disk_id,
             lost_messages=messages,
         )
@@ -342,7 +378,7 @@ class Broker(Reports):
                 await pause(self._clock, RETRY_MS)
 
     async def _report_ends(self) -> None:
-        """Mirror how far the blocks that are led here have come, about once a second."""
+        """Mirror how far the blocks that are led here have come, and their groups, about once a second."""
         while True:
             await pause(self._clock, self._config.mirror_ms)
             for partition in self.hosting.partitions:
@@ -358,9 +394,10 @@ class Broker(Reports):
                 )
                 try:
                     await self._controller.ask(report, timeout_ms=ASK_MS)
-                    self._told[key] = active.end
+                    self._told[key] = report.end
                 except ClymqError as error:
                     log.debug("%s: an end is not mirrored: %s", self.name, error)
+            await self.consumption.tell_cursors()
 
     def _roll_if_due(self, partition: HostedPartition, active: ActiveBlock) -> None:
         """Ask for the next block when this one is large or old; it goes on until the chain has moved."""

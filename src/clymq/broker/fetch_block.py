@@ -6,9 +6,10 @@ Also the owner that its driver tells things to: what needs the controller goes t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-from clymq.broker.active_block import Closed, Readers
+from clymq.broker.active_block import Closed, Listener, Readers, write_for
 from clymq.broker.raft_block import answer_epoch, checked_batch
 from clymq.clock import Clock
 from clymq.config import Config
@@ -48,6 +49,7 @@ class FetchBlock:
         self.number = place.block
         self.start = place.start
         self.machine = machine
+        self.listener = Listener()
         self._news = news
         self._clock = clock
 
@@ -112,7 +114,11 @@ class FetchBlock:
 
     def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
         """Put a control entry into the log."""
-        self.driver.write(entry, answer, visible=True)
+        write_for(self.listener, partial(self.driver.write, visible=True), entry, answer)
+
+    def read(self, offset: int, bytes_max: int) -> memoryview:
+        """Return whole visible batches from an offset on."""
+        return self.driver.read(offset, bytes_max)
 
     def check_reading(self) -> None:
         """Raise unless this is the block's leader; one that takes no more pushes still shows what it has."""
@@ -120,24 +126,30 @@ class FetchBlock:
         if group.leader != self._me:
             raise NotLeader(f"{self._me} does not lead {group.name}", hint=group.leader)
 
+    def check_sharing(self) -> None:
+        """Raise unless messages may be leased here."""
+        self.driver.check_writing()
+
     def close_accept(self, request: CloseAccept, answer: Closed) -> None:
         """End the block in good order, fence this replica, or end the block here after a fence."""
         if request.seal:
-            self.driver.seal_after_fence(request.epoch, answer)
+            self.driver.seal_after_fence(request.epoch, answer, trusted=request.trusted)
         elif request.fence:
             self.driver.fence(request.epoch, answer, source=request.source)
         else:
-            self.driver.seal(request.epoch, answer)
+            self.driver.seal(request.epoch, answer, self.listener.leases())
 
     # --- What its driver tells it ---
 
     def leads(self, elected: Elected) -> None:
         """This replica has begun the block."""
+        self.listener.leads(elected)
         self._news.began(max(1, elected.term))
 
     def advanced(self) -> None:
         """Readers may see more."""
         self._readers.look()
+        self.listener.advanced()
 
     def ask_for_move(self, reason: str) -> None:
         """The partition needs its next block."""

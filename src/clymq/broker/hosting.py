@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from clymq.broker.active_block import ActiveBlock
+from clymq.broker.fenced_block import FencedBlock
 from clymq.broker.fetch_block import FetchBlock
 from clymq.broker.neighbours import Neighbours
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
+from clymq.broker.strays import forgotten_blocks, remove_orphan, set_aside_strays
 from clymq.clock import Clock, pause
 from clymq.config import Config, for_topic
-from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, StorageError, UnknownPartition
+from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, StaleEpoch, StorageError, UnknownPartition
 from clymq.protocol.broker import Pull
 from clymq.protocol.controller import BlockBefore, BrokerConfig, HostedBlock
 from clymq.protocol.hosting import PrepareAccept, ReplicaPlace
@@ -44,6 +47,7 @@ from clymq.types import Ack
 log = logging.getLogger("clymq.broker")
 
 R = TypeVar("R", bound=Replica)
+B = TypeVar("B", bound=FetchBlock)
 
 RETRY_MS = 200.0
 SOURCE_MS_MAX = 10_000.0
@@ -76,6 +80,12 @@ class HostedPartition:
 class Reports:
     """What hosting has to tell the controller; the broker fills these in."""
 
+    def begins(self, partition: HostedPartition) -> None:
+        """The partition has another active block here; nothing has happened to it yet."""
+
+    def ends(self, partition: HostedPartition, block: ActiveBlock) -> None:
+        """A block is not active here any more."""
+
     def elected(self, partition: HostedPartition, block: int, term: int) -> None:
         """A group here has a leader: this broker."""
 
@@ -88,7 +98,7 @@ class Reports:
     def needs_move(self, partition: HostedPartition, block: int, reason: str) -> None:
         """The partition needs its next block."""
 
-    def lost(self, partition: HostedPartition, messages: int) -> None:
+    def lost(self, partition: HostedPartition, block: int, messages: int) -> None:
         """Messages that were acknowledged here are not in the block that the chain has sealed."""
 
 
@@ -125,6 +135,8 @@ class Hosting:
         self._partitions: dict[str, HostedPartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost: set[tuple[str, int]] = set()
+        self._named: set[tuple[str, int]] = set()
+        self._looked_for_strays = False
         self._closed = False
 
     @property
@@ -154,9 +166,12 @@ class Hosting:
                 self._links.join(peer, address)
         for place in sorted(config.blocks, key=lambda place: (place.uid, place.block)):
             self._host(place)
-        named = {(place.uid, place.block) for place in config.blocks}
+        self._named = named = {(place.uid, place.block) for place in config.blocks}
         for partition in self.partitions:
             self._release(partition, named)
+        if not self._looked_for_strays:
+            self._looked_for_strays = True
+            self._delete_strays()
 
     def _host(self, place: HostedBlock) -> None:
         partition = self._partitions.get(place.uid)
@@ -194,9 +209,32 @@ class Hosting:
         return replica
 
     def _host_fetch(self, partition: HostedPartition, place: HostedBlock) -> None:
+        self._host_as(FetchBlock, self._open_replica(FetchReplica, partition, place), partition, place)
+
+    def _fence(self, partition: HostedPartition, place: HostedBlock, epoch: int) -> FencedBlock:
+        """Take the replica of a Raft block out of its group; the epoch is durable BEFORE anything is told of it."""
+        if epoch <= place.epoch:
+            raise StaleEpoch(f"block {place.block} of {place.topic}/{place.partition} is of epoch {place.epoch}")
+        self._stop(partition)
+        try:
+            return self._host_fenced(partition, place, epoch)
+        except ClymqError as error:
+            self._report_lost(partition, place.block, error)
+            raise
+
+    def _host_fenced(self, partition: HostedPartition, place: HostedBlock, epoch: int) -> FencedBlock:
         replica = self._open_replica(FetchReplica, partition, place)
-        machine = PartitionMachine()
-        block = FetchBlock(self._name, place, machine, self._clock, _News(self._reports, partition, place.block))
+        try:
+            if epoch > replica.fence_epoch:
+                replica.fence(epoch)
+        except ClymqError:
+            replica.close()
+            raise
+        return self._host_as(FencedBlock, replica, partition, place)
+
+    def _host_as(self, kind: type[B], replica: FetchReplica, partition: HostedPartition, place: HostedBlock) -> B:
+        machine = self._machine()
+        block = kind(self._name, place, machine, self._clock, _News(self._reports, partition, place.block))
         group = FetchGroup(
             place.topic,
             place.partition,
@@ -206,8 +244,10 @@ class Hosting:
             tuple(each.broker for each in place.replicas),
             place.leader,
             place.leader_incarnation,
+            was_raft=place.mode == Ack.QUORUM,
         )
         partition.active = block
+        self._reports.begins(partition)
         self._fetch.add(
             group,
             replica,
@@ -217,17 +257,31 @@ class Hosting:
             config=partition.config,
             on_made=block.attach,
         )
+        return block
+
+    def _machine(self) -> PartitionMachine:
+        config = self._config
+        return PartitionMachine(
+            producers_max=config.producers_max, producer_idle_ms_max=config.producer_idle_ms_max
+        )
 
     def _host_raft(self, partition: HostedPartition, place: HostedBlock) -> None:
         replica = self._open_replica(Replica, partition, place)
-        machine = PartitionMachine()
+        if replica.fence_epoch > place.epoch:
+            replica.close()
+            self._host_fenced(partition, place, replica.fence_epoch)
+            return
+        machine = self._machine()
         owner = RaftPartition(self._name, machine, self._clock, lambda done: self._begin(partition, place, done))
         owner.on_elected = lambda term: self._reports.elected(partition, place.block, term)
         owner.on_stop = lambda error: self._report_lost(partition, place.block, error)
         members = [replica_place.broker for replica_place in place.replicas]
         driver = self._raft.add(f"{place.uid}/{place.block}", members, replica, machine, owner)
         owner.attach(driver)
-        partition.active = RaftBlock(place, owner, driver, self._clock)
+        partition.active = RaftBlock(
+            place, owner, driver, self._clock, lambda epoch: self._fence(partition, place, epoch)
+        )
+        self._reports.begins(partition)
         if place.leader == self._name and replica.block.last_index == 0:
             driver.campaign()
 
@@ -241,7 +295,7 @@ class Hosting:
         partition.sealed[place.block] = block
         whole, lost = block.open()
         if lost:
-            self._reports.lost(partition, lost)
+            self._reports.lost(partition, block.number, lost)
         if not whole:
             self._spawn(self._mend(partition, block))
         elif place.copy:
@@ -259,17 +313,35 @@ class Hosting:
         if partition.active is None and not partition.sealed:
             del self._partitions[partition.uid]
 
+    def _delete_strays(self) -> None:
+        """Let go of what an earlier life of this broker has left, and the tree does not name any more."""
+        try:
+            orphans = set_aside_strays(self._files, self._folder.path, {uid for uid, _ in self._named})
+            for partition in self.partitions:
+                numbers = {number for uid, number in self._named if uid == partition.uid}
+                for number in forgotten_blocks(self._files, partition.path, numbers):
+                    self._delete_later(partition, number)
+        except StorageError as error:
+            log.warning("%s: strays are left alone: %s", self._folder.path, error)
+            return
+        for path in orphans:
+            self._clock.call_later(self._config.delete_delay_ms, partial(self._delete_orphan, path))
+
+    def _delete_orphan(self, path: str) -> None:
+        if self._closed or not self._files.exists(path):
+            return
+        try:
+            remove_orphan(self._files, path)
+        except StorageError as error:
+            log.warning("%s: not deleted: %s", path, error)
+
     def _delete_later(self, partition: HostedPartition, number: int) -> None:
         self._clock.call_later(self._config.delete_delay_ms, lambda: self._delete(partition, number))
 
     def _delete(self, partition: HostedPartition, number: int) -> None:
         """Remove a block's folder, unless the tree has named it again meanwhile, or this broker is closed."""
-        hosted = self._partitions.get(partition.uid)
-        again = hosted is not None and (
-            number in hosted.sealed or (hosted.active is not None and hosted.active.number == number)
-        )
         path = f"{partition.path}/Block_{number}"
-        if again or self._closed or not self._files.exists(path):
+        if (partition.uid, number) in self._named or self._closed or not self._files.exists(path):
             return
         try:
             remove_folder(self._files, path)
@@ -286,6 +358,8 @@ class Hosting:
             self._raft.remove(active.driver.group)
         elif isinstance(active, FetchBlock):
             self._fetch.remove(active.driver.group.name)
+        if active is not None:
+            self._reports.ends(partition, active)
 
     def _report_lost(self, partition: HostedPartition, block: int, error: ClymqError) -> None:
         log.error("%s/%s block %d: %s", partition.topic, partition.name, block, error)
@@ -334,7 +408,10 @@ class Hosting:
         """Make a sealed block whole, however often it takes."""
         while partition.sealed.get(block.number) is block and not block.whole:
             try:
-                await block.mend(self._sources(partition, block.number, block.replicas))
+                await block.mend(
+                    self._sources(partition, block.number, block.replicas),
+                    lambda messages: self._reports.lost(partition, block.number, messages),
+                )
                 log.info("%s/%s: block %d is whole", partition.topic, partition.name, block.number)
                 self._reports.whole(partition, block.number)
             except ClymqError as error:

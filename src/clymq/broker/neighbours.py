@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from clymq.errors import ClymqError, ConnectFailed, LeaderUnavailable, NotController
 from clymq.protocol.broker import Pull
+from clymq.protocol.frames import Buffer
 from clymq.protocol.verbs import Reply, Request
 from clymq.replication.fetch_surroundings import PullDone, PulledBatches
 from clymq.rpc.client import Link
@@ -50,7 +51,9 @@ class Neighbours:
         link = self._links.get(name)
         return link is not None and link.peer is not None and link.peer.is_open
 
-    async def ask(self, name: str, request: Request[R], *, timeout_ms: float) -> Answer[R]:
+    async def ask(
+        self, name: str, request: Request[R], payload: Sequence[Buffer] = (), *, timeout_ms: float
+    ) -> Answer[R]:
         """Ask somebody by name."""
         link = self._links.get(name)
         if link is None:
@@ -58,7 +61,7 @@ class Neighbours:
                 raise ConnectFailed(f"nobody knows where {name} is")
             link = self._links[name] = Link(self._transport, self._addresses[name], self._endpoint, chance=self._chance)
             link.start()
-        return await link.ask(request, timeout_ms=timeout_ms)
+        return await link.ask(request, payload, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
         """Drop all links."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from clymq.broker.active_block import Closed, Readers
+from clymq.broker.active_block import ActiveBlock, Closed, Listener, Readers, write_for
 from clymq.clock import Clock
 from clymq.config import Config
 from clymq.errors import AckMismatch, ClymqError, InvalidRequest, NotHosted
@@ -14,6 +14,7 @@ from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.record import producer_id
 from clymq.record.batch import Batch
 from clymq.replication.entries import Entry
+from clymq.replication.machine import Elected
 from clymq.replication.producers import Initialised
 from clymq.replication.raft_driver import RaftDriver
 from clymq.replication.raft_partition import RaftPartition, Stored
@@ -25,15 +26,27 @@ from clymq.types import Ack
 class RaftBlock:
     """One active block on this broker, leader or not."""
 
-    def __init__(self, place: HostedBlock, partition: RaftPartition, driver: RaftDriver, clock: Clock) -> None:
+    def __init__(
+        self,
+        place: HostedBlock,
+        partition: RaftPartition,
+        driver: RaftDriver,
+        clock: Clock,
+        fence: Callable[[int], ActiveBlock],
+    ) -> None:
+        """`fence` takes this replica out of its group, under an epoch, and returns what is here instead."""
+        self._fence = fence
         self.number = place.block
         self.start = place.start
         self.machine = partition.machine
         self.driver = driver
         self._partition = partition
+        self.listener = Listener()
         self._readers = Readers(clock, self, driver.read)
-        partition.on_advance = self._readers.look
-        partition.on_lost = self._readers.fail
+        partition.on_advance = self._advanced
+        partition.on_lost = self._lost
+        partition.on_leases = self._leads
+        partition.leases = self._leases
 
     @property
     def end(self) -> int:
@@ -90,21 +103,44 @@ class RaftBlock:
 
     def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
         """Put a control entry into the log."""
-        self._partition.write(entry, answer)
+        write_for(self.listener, self._partition.write, entry, answer)
+
+    def read(self, offset: int, bytes_max: int) -> memoryview:
+        """Return whole committed batches from an offset on."""
+        return self.driver.read(offset, bytes_max)
 
     def check_reading(self) -> None:
         """Raise unless this replica leads and knows what is committed."""
         self._partition.check_reading()
 
+    def check_sharing(self) -> None:
+        """Raise unless messages may be leased here."""
+        self._partition.check_sharing()
+
     def close_accept(self, request: CloseAccept, answer: Closed) -> None:
-        """End the block; there is nothing to fence in Raft, a majority decides."""
-        if request.fence or request.seal:
-            raise InvalidRequest(f"block {self.number} of {request.topic}/{request.partition} is a Raft block")
+        """End the block, for which a majority is needed; without one an operator may fence replicas of it."""
+        if request.fence:
+            self._fence(request.epoch).close_accept(request, answer)
+            return
 
         def sealed(outcome: Stored | ClymqError) -> None:
             answer(self._closed() if isinstance(outcome, Stored) else outcome)
 
         self._partition.seal(sealed)
+
+    def _leads(self, elected: Elected) -> None:
+        self.listener.leads(elected)
+
+    def _leases(self) -> Sequence[bytes]:
+        return self.listener.leases()
+
+    def _advanced(self) -> None:
+        self._readers.look()
+        self.listener.advanced()
+
+    def _lost(self, error: ClymqError) -> None:
+        self._readers.fail(error)
+        self.listener.lost(error)
 
     def _closed(self) -> BlockClosed:
         block = self.driver.replica.block
@@ -123,12 +159,15 @@ class RaftBlock:
 def checked_batch(call: Call, config: Config) -> Batch:
     """Return the batch of a push, past all checks of the door; what the request repeats must be what it says."""
     request: Push = call.request
-    batch = Batch.parse(call.payload, batch_bytes_max=config.batch_bytes_max)
+    batch = Batch(call.payload, batch_bytes_max=config.batch_bytes_max)
     if batch.length != len(call.payload):
         raise InvalidRequest(f"a push carries one batch; {len(call.payload) - batch.length} bytes follow it")
     if batch.cmdindex != request.cmdindex or batch.producer != producer_id(request.producer):
         raise InvalidRequest("the request and its batch do not name the same producer and cmdindex")
     batch.check()
+    # A broker's own letters to a dead letter topic carry headers beside what the producer was allowed.
+    if "/" not in request.producer:
+        batch.check_sizes(config.message_bytes_max)
     return batch
 
 

@@ -6,11 +6,14 @@ the others as sources. A whole one holds no descriptors; it borrows them for eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clymq.config import Config
 from clymq.errors import NotReady, OffsetOutOfRange
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import BlockClosed, ReplicaPlace
 from clymq.replication.fetch_lost import Lost, give_up_tail
+from clymq.replication.forced_end import keep_shared
 from clymq.replication.mend import SealMark, Source, is_whole, mend
 from clymq.storage.block import Block
 from clymq.storage.files import Files
@@ -60,9 +63,13 @@ class SealedBlock:
         self._settle(self._block)
         return self.whole, lost.messages
 
-    async def mend(self, sources: list[Source]) -> None:
-        """Become whole from one of these."""
+    async def mend(self, sources: list[Source], on_lost: Callable[[int], None]) -> None:
+        """Become whole from one of these. `on_lost` hears of messages that were here and are not in the block."""
         assert self._block is not None
+        if self._place.trusted and self._place.mode == Ack.QUORUM:
+            lost = await keep_shared(self._block, self.seal, sources, bytes_max=self._config.append_bytes_max)
+            if lost.messages:
+                on_lost(lost.messages)
         await mend(self._block, self.seal, sources, bytes_max=self._config.append_bytes_max)
         self._settle(self._block)
 
@@ -77,6 +84,10 @@ class SealedBlock:
         if not self.start <= offset < self.end:
             raise OffsetOutOfRange(offset, first=self.start, end=self.end)
         return self._served().read(offset, bytes_max)
+
+    def locate_time(self, timestamp_us: int) -> int | None:
+        """Return the first offset that is not earlier than a time; None if all are."""
+        return self._served().locate_time(timestamp_us)
 
     def read_at(self, position: int, bytes_max: int) -> memoryview:
         """Return whole batches from a position on, for a replica that mends; position -1: the SEAL alone."""

@@ -1,0 +1,219 @@
+"""Dead letters on their way: from the partition in which they were given up to the same one of `<topic>.dlq`.
+
+What is given up stands in the log first (DEAD, with a number), is pushed under that number, and is forgotten when the
+log says that it arrived (DONE). The producer's name is the partition's uid and the group, so that a leader that repeats
+what the one before it may have pushed already is recognised: each letter is there once.
+
+This is the broker's own small producer: it speaks the verbs that any producer speaks, and makes the topic if it is not
+there. It takes its time; nobody waits for it. A letter that cannot be delivered stays in the log and is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from clymq.broker.hosting import HostedPartition
+from clymq.broker.neighbours import ActiveController, Neighbours
+from clymq.broker.reading import Locating, read_here
+from clymq.broker.sharing import DEAD_LETTERS_SUFFIX, Sharing
+from clymq.clock import Clock, pause
+from clymq.config import Config
+from clymq.errors import (
+    ClymqError,
+    CorruptBatch,
+    DataLost,
+    OffsetOutOfRange,
+    PartitionUnset,
+    UnknownPartition,
+    UnknownTopic,
+)
+from clymq.protocol.broker import InitProducer, Pull, Push
+from clymq.protocol.controller import (
+    CreatePart,
+    CreateTopic,
+    DescribeTopic,
+    ProducerRoute,
+    ProGetBroker,
+    SetPartitionState,
+)
+from clymq.record import Batch, BatchBuilder, Kind, Record
+from clymq.record.layout import FORMAT_BYTES_MAX
+from clymq.replication.cursors import DeadLetter
+from clymq.replication.entries import Done
+from clymq.types import Mode
+
+log = logging.getLogger("clymq.broker")
+
+ASK_MS: Final = 5_000.0
+RETRY_MS_MIN: Final = 100.0
+RETRY_MS_MAX: Final = 10_000.0
+READ_BYTES: Final = 1024 * 1024
+
+
+class DeadLetters:
+    """Delivers the dead letters of the partitions that are led here, one partition at a time each."""
+
+    def __init__(
+        self,
+        controller: ActiveController,
+        neighbours: Neighbours,
+        locating: Locating,
+        clock: Clock,
+        config: Config,
+    ) -> None:
+        self._controller = controller
+        self._neighbours = neighbours
+        self._locating = locating
+        self._clock = clock
+        self._config = config
+        self._working: set[Sharing] = set()
+
+    async def deliver(self, sharing: Sharing) -> None:
+        """Deliver what there is, until there is nothing left or this broker leads the block no more."""
+        if sharing in self._working:
+            return
+        self._working.add(sharing)
+        try:
+            retry_ms = RETRY_MS_MIN
+            while sharing.leading and (group := _next_group(sharing)) is not None:
+                try:
+                    await self._deliver_of(sharing, group)
+                    retry_ms = RETRY_MS_MIN
+                except ClymqError as error:
+                    log.warning("%s: dead letters of %s wait: %s", _name(sharing.partition), group, error)
+                    await pause(self._clock, retry_ms)
+                    retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
+        finally:
+            self._working.discard(sharing)
+
+    async def _deliver_of(self, sharing: Sharing, group: str) -> None:
+        """Push the letters of one group, in the order of their numbers."""
+        partition = sharing.partition
+        route = await self._route(partition)
+        producer = f"{partition.uid}/{group}"
+        topic = partition.topic + DEAD_LETTERS_SUFFIX
+        self._neighbours.know({route.broker: route.address})
+        begin = InitProducer(topic, partition.name, route.uid, producer)
+        ready = (await self._neighbours.ask(route.broker, begin, timeout_ms=ASK_MS)).reply
+        while sharing.leading and (letters := sharing.block.machine.dead_letters(group)):
+            seq, letter = next(iter(letters.items()))
+            if seq >= ready.next:
+                records = await self._records(partition, letter)
+                batch = _build(partition, group, letter, records, self._config).build(
+                    producer=producer, cmdindex=seq, epoch=ready.epoch, sparse=True, now=self._clock.wall_us()
+                )
+                push = Push(topic, partition.name, route.uid, producer, seq, route.ack)
+                await self._neighbours.ask(route.broker, push, [batch], timeout_ms=ASK_MS)
+            await _written(sharing, Done(group=group, seq=seq))
+
+    # --- Where to ---
+
+    async def _route(self, partition: HostedPartition) -> ProducerRoute:
+        topic = partition.topic + DEAD_LETTERS_SUFFIX
+        try:
+            return await self._controller.ask(ProGetBroker(topic, partition.name), timeout_ms=ASK_MS)
+        except (UnknownTopic, UnknownPartition, PartitionUnset):
+            await self._make(partition, topic)
+            return await self._controller.ask(ProGetBroker(topic, partition.name), timeout_ms=ASK_MS)
+
+    async def _make(self, partition: HostedPartition, topic: str) -> None:
+        """Make the partition for dead letters as safe as the one that they come from."""
+        described = await self._controller.ask(DescribeTopic(partition.topic), timeout_ms=ASK_MS)
+        source = next(each for each in described.partitions if each.partition == partition.name)
+        await self._controller.ask(CreateTopic(topic), timeout_ms=ASK_MS)
+        await self._controller.ask(CreatePart(topic, partition.name), timeout_ms=ASK_MS)
+        state = SetPartitionState(topic, partition.name, source.ack, len(source.replicas))
+        await self._controller.ask(state, timeout_ms=self._config.move_wait_ms_max)
+
+    # --- What is in it ---
+
+    async def _records(self, partition: HostedPartition, letter: DeadLetter) -> list[Record]:
+        """Return the messages of a letter; of those that cannot be read any more only the offset is left."""
+        records: list[Record] = []
+        offset = letter.range.start
+        while offset < letter.range.end:
+            try:
+                found = _records_in(await self._read(partition, offset), offset, letter.range.end)
+            except (OffsetOutOfRange, DataLost, CorruptBatch) as error:
+                log.warning("%s: offset %d is a dead letter without a value: %s", _name(partition), offset, error)
+                found = [Record(offset, self._clock.wall_us(), None, b"", ())]
+            records += found
+            offset = records[-1].offset + 1
+        return records
+
+    async def _read(self, partition: HostedPartition, offset: int) -> memoryview:
+        found = read_here(partition, offset, READ_BYTES)
+        if found is not None:
+            return found.data
+        locator = await self._locating.find(partition, offset)
+        self._neighbours.know({locator.broker: locator.address})
+        pull = Pull(
+            partition.topic,
+            partition.name,
+            partition.uid,
+            offset=offset,
+            bytes_max=READ_BYTES,
+            mode=Mode.PSB_PULL,
+        )
+        return (await self._neighbours.ask(locator.broker, pull, timeout_ms=ASK_MS)).payload
+
+
+def _next_group(sharing: Sharing) -> str | None:
+    machine = sharing.block.machine
+    return next((group for group in machine.ptp_groups() if machine.dead_letters(group)), None)
+
+
+def _records_in(data: memoryview, start: int, end: int) -> list[Record]:
+    """Return messages from the first batch that holds `start`; a letter is a few of them."""
+    for batch in _batches(data):
+        if batch.kind == Kind.DATA and batch.end_offset > start:
+            return [record for record in batch if start <= record.offset < end]
+    raise CorruptBatch("base_offset", f"offset {start} is not in what was read")
+
+
+def _batches(data: memoryview) -> Iterator[Batch]:
+    position = 0
+    while position < len(data):
+        batch = Batch.parse(data, position, batch_bytes_max=FORMAT_BYTES_MAX)
+        yield batch
+        position += batch.length
+
+
+def _build(
+    partition: HostedPartition, group: str, letter: DeadLetter, records: list[Record], config: Config
+) -> BatchBuilder:
+    """Put the messages into a batch, each with why and where from behind its own headers."""
+    builder = BatchBuilder(batch_bytes_max=config.batch_bytes_max, message_bytes_max=config.batch_bytes_max)
+    for record in records:
+        origin = {
+            "clymq-reason": letter.reason,
+            "clymq-topic": partition.topic,
+            "clymq-partition": partition.name,
+            "clymq-offset": str(record.offset),
+            "clymq-group": group,
+            "clymq-deliveries": str(letter.deliveries),
+        }
+        headers = [*record.headers, *((name, value.encode()) for name, value in origin.items())]
+        builder.add(record.value, key=record.key, headers=headers, timestamp=record.timestamp)
+    return builder
+
+
+async def _written(sharing: Sharing, entry: Done) -> None:
+    """Put an entry into the log and wait until it is there."""
+    applied: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def answer(outcome: object) -> None:
+        if not applied.done():
+            applied.set_result(outcome)
+
+    sharing.block.write(entry, answer)
+    outcome = await applied
+    if isinstance(outcome, ClymqError):
+        raise outcome
+
+
+def _name(partition: HostedPartition) -> str:
+    return f"{partition.topic}/{partition.name}"

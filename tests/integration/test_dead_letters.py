@@ -1,0 +1,148 @@
+"""Row 61: what nobody could deal with is in the dead-letter topic, once, and says why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from clymq import Ack, AsyncAdmin, AsyncConsumer, Message
+from clymq.errors import InvalidRequest
+from clymq.protocol import broker as wire
+from clymq.protocol.broker import OffsetRange
+from clymq.testing import LocalCluster
+from clymq.testing.waiting import until_asked
+from consuming import RawConsumer, consuming, make_topic, numbered, push_values
+from rows import LONG_SECONDS, refusal, run
+
+BOTH_MODES = pytest.mark.parametrize("ack", [Ack.QUORUM, Ack.LEADER], ids=["raft", "fetch"])
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3, config={"controller_tick_ms": 200}) as cluster:
+        yield cluster
+
+
+async def dead_letters(cluster: LocalCluster, topic: str, count: int) -> list[Message]:
+    """Wait for so many dead letters, and for no more."""
+    async with AsyncConsumer(cluster.bootstrap) as consumer:
+
+        async def exists() -> bool:
+            async with AsyncAdmin(cluster.bootstrap) as admin:
+                return f"{topic}.dlq" in await admin.list_topics()
+
+        await until_asked(exists, f"{topic}.dlq is there", seconds_max=LONG_SECONDS)
+
+        async def arrived() -> bool:
+            return (await consumer.end_offsets(f"{topic}.dlq"))["0"] >= count
+
+        await until_asked(arrived, f"{count} dead letters are there", seconds_max=LONG_SECONDS)
+        await consumer.assign(f"{topic}.dlq", "0")
+        letters: list[Message] = []
+        while len(letters) < count:
+            letters += list(await consumer.pull(timeout=LONG_SECONDS))
+        return letters
+
+
+def told(letter: Message) -> dict[str, str]:
+    return {name: (value or b"").decode() for name, value in letter.headers if name.startswith("clymq-")}
+
+
+async def fail_three_times(consumer: RawConsumer, offsets: range) -> None:
+    for delivery in (1, 2, 3):
+        leased = await consumer.pull(wait_ms=10_000)
+        assert leased.offsets == list(offsets)
+        assert {lease.deliveries for lease in leased.leases} == {delivery}
+        await consumer.nack(leased)
+
+
+@BOTH_MODES
+def test_row_61_a_message_that_fails_three_times_is_a_dead_letter_with_a_reason(three: LocalCluster, ack: Ack) -> None:
+    async def body() -> None:
+        topic = f"poison-{ack.name}"
+        await make_topic(three, topic, ack=ack)
+        await push_values(three, topic, numbered(2))
+        async with consuming(three, topic, "one") as (one,):
+            good = await one.pull(count=1, wait_ms=5000)
+            await one.ack(good)
+            await fail_three_times(one, range(1, 2))
+            assert (await one.pull(wait_ms=500)).leases == (), "it is not delivered a fourth time"
+            await one.find()
+            assert one.routes["0"].offset == 2
+        letters = await dead_letters(three, topic, 1)
+        assert [letter.value for letter in letters] == [b"1"]
+        assert told(letters[0]) == {
+            "clymq-reason": "delivered 3 times",
+            "clymq-topic": topic,
+            "clymq-partition": "0",
+            "clymq-offset": "1",
+            "clymq-group": "default",
+            "clymq-deliveries": "3",
+        }
+        async with AsyncAdmin(three.bootstrap) as admin:
+            source, made = await admin.describe_topic(topic), await admin.describe_topic(f"{topic}.dlq")
+        assert made.partitions[0].ack == source.partitions[0].ack
+        assert len(made.partitions[0].replicas) == len(source.partitions[0].replicas)
+
+    run(body())
+
+
+def test_a_rejected_range_is_a_dead_letter_at_once(three: LocalCluster) -> None:
+    async def body() -> None:
+        await make_topic(three, "rejected")
+        await push_values(three, "rejected", numbered(40))
+        async with consuming(three, "rejected", "one") as (one,):
+            leased = await one.pull(wait_ms=5000)
+            await one.ask(one.about(wire.Reject, leased, ranges=(OffsetRange(3, 38),), reason="cannot be parsed"))
+            await one.ack(leased)
+            await one.find()
+            assert one.routes["0"].offset == 40
+        letters = await dead_letters(three, "rejected", 35)
+        assert [letter.value for letter in letters] == numbered(35, 3)
+        assert {told(letter)["clymq-reason"] for letter in letters} == {"cannot be parsed"}
+        assert [told(letter)["clymq-offset"] for letter in letters] == [str(offset) for offset in range(3, 38)]
+
+    run(body())
+
+
+def test_a_dead_letter_topic_has_no_dead_letters(three: LocalCluster) -> None:
+    async def body() -> None:
+        await make_topic(three, "letters.dlq")
+        await push_values(three, "letters.dlq", numbered(1))
+        async with consuming(three, "letters.dlq", "one") as (one,):
+            for delivery in range(1, 6):
+                leased = await one.pull(wait_ms=5000)
+                assert leased.leases[0].deliveries == delivery
+                await one.nack(leased)
+            leased = await one.pull(wait_ms=5000)
+            assert isinstance(await refusal(one.ask(one.about(wire.Reject, leased))), InvalidRequest)
+            await one.ack(leased)
+
+    run(body())
+
+
+def test_dead_letters_that_a_leader_leaves_behind_are_delivered_once_by_the_next(three: LocalCluster) -> None:
+    """The leader is killed as soon as the first letters have arrived, in the middle of the rest."""
+
+    async def body() -> None:
+        await make_topic(three, "left")
+        await push_values(three, "left", numbered(600))
+        async with consuming(three, "left", "one") as (one,):
+            leased = await one.pull(wait_ms=5000)
+            assert len(leased.offsets) == 600
+            await one.ask(one.about(wire.Reject, leased, reason="no"))
+            leader = await asyncio.to_thread(three.leader, "left", "0")
+            await dead_letters(three, "left", 1)
+            await asyncio.to_thread(three.kill, leader)
+            try:
+                letters = await dead_letters(three, "left", 600)
+                await asyncio.sleep(0)
+                assert [letter.value for letter in letters] == numbered(600)
+            finally:
+                await asyncio.to_thread(three.start, leader)
+            again = await dead_letters(three, "left", 600)
+            assert len(again) == 600
+
+    run(body())
