@@ -1,15 +1,17 @@
-"""A cluster on this machine that loses a broker in the middle and nothing else.
+"""ClyMQ on this machine: a cluster that loses a broker in the middle of a million messages, and nothing else.
 
-`clymq up` starts a zkserver and three brokers on free ports. A producer pushes numbered messages to a topic with three
-replicas while a consumer reads them; half-way the broker that leads most partitions is killed (SIGKILL). The others
-elect new leaders, producer and consumer find them, `clymq up` starts the dead one again. At the end every message is
-counted, and the partitions are whole again.
+`clymq up` starts a zkserver and three brokers on free ports. The topic has a partition for each kind of
+acknowledgement: `xian` by a Raft majority, `shanghai` by the leader, `beijing` by nobody. A group of consumers shares
+the messages (point to point), two readers take them all (publish-subscribe). In the middle the broker that leads `xian`
+is killed (SIGKILL): the others elect a leader, everybody finds it, `clymq up` starts the dead one again. Then the way
+in which `xian` is replicated is changed twice, under load. At the end every message is counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -18,27 +20,63 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clymq.client.admin import AsyncAdmin
-from clymq.client.consumer import AsyncConsumer
-from clymq.client.producer import AsyncProducer
+from clymq import Ack, AsyncAdmin, AsyncConsumer, AsyncProducer, Messages, Mode
 
-TOPIC = "numbers"
-PARTITIONS = 4
-MESSAGES = 100_000
-MESSAGES_AT_ONCE = 2_000
-READ_SECONDS_MAX = 60.0
+TOPIC = "phone_number"
+ACKS = {"xian": Ack.QUORUM, "shanghai": Ack.LEADER, "beijing": Ack.NONE}
+MESSAGES_OF = {"xian": 600_000, "shanghai": 200_000, "beijing": 200_000}
+MESSAGES = sum(MESSAGES_OF.values())
+MESSAGES_AT_ONCE = 10_000
+KILL_AT, TO_LEADER_AT, TO_QUORUM_AT = 200_000, 450_000, 500_000
+"""After so many messages to `xian` its leader is killed, it goes over to fetching followers, and back to Raft."""
+GROUP = "billing"
+MEMBERS = 3
+READERS = 2
+TAKE_SECONDS_MAX = 90.0
+
+
+@dataclass
+class Tally:
+    """How often each message came."""
+
+    copies: bytearray = field(default_factory=lambda: bytearray(MESSAGES))
+    received: int = 0
+    redelivered: int = 0
+
+    def add(self, messages: Messages) -> None:
+        """Count messages; one that says itself that it was delivered before is no duplicate."""
+        table = messages.to_arrow()
+        self.received += len(messages)
+        for value, deliveries in zip(
+            table.column("value").to_pylist(), table.column("delivery_count").to_pylist(), strict=True
+        ):
+            number = int(value)
+            if deliveries > 1 and self.copies[number]:
+                self.redelivered += 1
+            else:
+                self.copies[number] = min(255, self.copies[number] + 1)
+
+    @property
+    def lost(self) -> int:
+        """Messages that never came."""
+        return self.copies.count(0)
+
+    @property
+    def duplicated(self) -> int:
+        """Copies too many."""
+        return sum(self.copies) + self.lost - MESSAGES
 
 
 def main() -> int:
     """Run the demo and print what happened."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="A cluster that loses a broker and no message.")
-    parser.add_argument("--no-spark", action="store_true", help="leave Spark out (there is none in it yet)")
+    parser.add_argument("--no-spark", action="store_true", help="the cluster alone, without the part on Spark")
     parser.add_argument("--keep", metavar="DIR", help="write to this folder, and leave it for `clymq dump`")
     parser.add_argument("--json", metavar="FILE", help="also write the summary to a file")
     arguments = parser.parse_args()
@@ -59,7 +97,7 @@ def main() -> int:
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(summary) + "\n")
     if arguments.keep:
-        print(f"   look at it: .venv/bin/clymq dump {folder}/Broker0/{TOPIC}~*/0~*/Block_1")
+        print(f"   look at it: .venv/bin/clymq dump {folder}/Broker0/{TOPIC}~*/xian~*/Block_1")
     print(
         f"demo: sent {summary['sent']} received {summary['received']} lost {summary['lost']} "
         f"duplicated {summary['duplicated']} in {summary['seconds']} s"
@@ -85,63 +123,113 @@ def cluster(folder: Path) -> Iterator[str]:
 
 
 async def story(bootstrap: str, folder: Path) -> dict[str, Any]:
-    """Make a topic, push and read, kill a broker half-way, count."""
+    """Make the topic, push and take, kill a broker, change the mode, count."""
     async with AsyncAdmin(bootstrap) as admin:
         brokers = [each["name"] for each in (await admin.status())["brokers"]]
-        print(f"1. a zkserver and {', '.join(brokers)} serve at {bootstrap}")
-        await admin.create_topic(TOPIC, partitions=PARTITIONS)
-        print(f"2. topic {TOPIC}: {PARTITIONS} partitions, three replicas each, a majority acknowledges")
-        reading = asyncio.create_task(read(bootstrap))
+        say(f"a zkserver and {', '.join(brokers)} serve at {bootstrap}")
+        await admin.create_topic(TOPIC, partitions=list(ACKS), ack=Ack.UNSET)
+        for partition, ack in ACKS.items():
+            await admin.set_partition_state(TOPIC, partition, ack=ack)
+        say(f"topic {TOPIC}, three replicas: " + ", ".join(f"{name} ack {ack:d}" for name, ack in ACKS.items()))
+        shared = Tally()
+        takers = [asyncio.create_task(take(bootstrap, f"member{n}", shared)) for n in range(MEMBERS)]
+        readers = [asyncio.create_task(read(bootstrap)) for _ in range(READERS)]
         began = time.monotonic()
         killed, slowest = await write(bootstrap, admin, folder)
         rate = MESSAGES / (time.monotonic() - began)
-        print(f"3. {killed}, which led the most, was killed half-way; the longest wait for an answer: {slowest:.1f} s")
-        print(f"4. all {MESSAGES:,} messages are acknowledged: {rate:,.0f} messages/s, the failure included")
-        copies = await reading
-        print(f"5. a consumer that read all the time has {copies.total():,}")
+        say(f"all {MESSAGES:,} messages are acknowledged: {rate:,.0f}/s; the longest wait {slowest:.1f} s")
+        own = await asyncio.gather(*readers)
+        say(f"{READERS} readers have {' and '.join(f'{each.received:,}' for each in own)}")
+        await asyncio.gather(*takers)
+        say(
+            f"{MEMBERS} consumers of the group {GROUP} share {MESSAGES - shared.lost:,}; redelivered after the "
+            f"failure, and marked so: {shared.redelivered:,}"
+        )
         whole = await is_whole_again(admin, killed)
-        print(f"6. {killed} was started again and answers, every partition has three replicas: {whole}")
-    lost = sum(number not in copies for number in range(MESSAGES))
-    duplicated = copies.total() - len(copies)
-    return {"sent": MESSAGES, "received": copies.total(), "lost": lost, "duplicated": duplicated, "killed": killed}
+        say(f"{killed} was started again and answers, every partition has three replicas: {whole}")
+    tallies = [shared, *own]
+    return {
+        "sent": MESSAGES,
+        "received": min(each.received - each.redelivered for each in tallies),
+        "lost": max(each.lost for each in tallies),
+        "duplicated": max(each.duplicated for each in tallies),
+        "redelivered": shared.redelivered,
+        "killed": killed,
+        "messages_per_second": round(rate),
+    }
 
 
 async def write(bootstrap: str, admin: AsyncAdmin, folder: Path) -> tuple[str, float]:
-    """Push all messages, each acknowledged; return who was killed in the middle, and the longest wait."""
-    killed, slowest = "", 0.0
-    async with AsyncProducer(bootstrap) as producer:
-        for first in range(0, MESSAGES, MESSAGES_AT_ONCE):
-            values = [b"%d" % number for number in range(first, first + MESSAGES_AT_ONCE)]
+    """Push all messages, each acknowledged as its partition is; return who was killed, and the longest wait."""
+    killed, slowest, first = "", 0.0, 0
+    async with AsyncProducer(bootstrap) as producer, AsyncConsumer(bootstrap) as looking:
+        for partition in ("shanghai", "beijing"):
+            await producer.push_many(TOPIC, numbers(first, MESSAGES_OF[partition]), partition=partition)
+            first += MESSAGES_OF[partition]
+        await until_visible(looking, "shanghai", "beijing")
+        say("shanghai and beijing are full, and a majority has fetched them")
+        for pushed in range(0, MESSAGES_OF["xian"], MESSAGES_AT_ONCE):
             began = time.monotonic()
-            pushing = asyncio.create_task(producer.push_many(TOPIC, values))
-            if not killed and first >= MESSAGES // 2:
-                killed = await kill_a_leader(admin, folder)
+            values = numbers(first + pushed, MESSAGES_AT_ONCE)
+            pushing = asyncio.create_task(producer.push_many(TOPIC, values, partition="xian"))
+            if pushed == KILL_AT:
+                killed = await kill_the_leader(admin, folder)
+                say(f"{killed}, which led xian, was killed after {pushed:,} messages to it")
+            elif pushed in {TO_LEADER_AT, TO_QUORUM_AT}:
+                ack = Ack.LEADER if pushed == TO_LEADER_AT else Ack.QUORUM
+                await admin.set_partition_state(TOPIC, "xian", ack=ack)
+                say(f"xian goes on at ack {ack:d}: a new block of the chain, nothing copied")
             await pushing
             slowest = max(slowest, time.monotonic() - began)
     return killed, slowest
 
 
-async def kill_a_leader(admin: AsyncAdmin, folder: Path) -> str:
-    """Kill the broker that leads the most partitions, by its process id."""
-    leaders = Counter(each["leader"] for each in (await admin.status())["partitions"])
-    name = str(leaders.most_common(1)[0][0])
+def numbers(first: int, count: int) -> list[bytes]:
+    """Return messages, each of which is its number."""
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+async def until_visible(consumer: AsyncConsumer, *partitions: str) -> None:
+    """Wait until readers can see all that was pushed to these partitions."""
+    while True:
+        ends = await consumer.end_offsets(TOPIC)
+        if all(ends[name] == MESSAGES_OF[name] for name in partitions):
+            return
+        await asyncio.sleep(0.05)
+
+
+async def kill_the_leader(admin: AsyncAdmin, folder: Path) -> str:
+    """Kill the broker that leads `xian`, by its process id."""
+    status = await admin.status()
+    name = str(next(each["leader"] for each in status["partitions"] if each["partition"] == "xian"))
     os.kill(int((folder / f"{name}.pid").read_text()), signal.SIGKILL)
     return name
 
 
-async def read(bootstrap: str) -> Counter[int]:
-    """Read until there are as many messages as were sent, and a moment longer: one too many would be found."""
-    copies: Counter[int] = Counter()
-    deadline = time.monotonic() + READ_SECONDS_MAX
+async def take(bootstrap: str, name: str, shared: Tally) -> None:
+    """Take messages for the group until all are there; what is counted is acknowledged."""
+    deadline = time.monotonic() + TAKE_SECONDS_MAX
+    async with AsyncConsumer(bootstrap, name=name) as consumer:
+        await consumer.subscribe(TOPIC, mode=Mode.PTP_PULL, group=GROUP)
+        while time.monotonic() < deadline and shared.lost:
+            messages = await consumer.pull(MESSAGES_AT_ONCE, timeout=0.5)
+            shared.add(messages)
+            await consumer.ack(messages)
+
+
+async def read(bootstrap: str) -> Tally:
+    """Read until every message is there, and a moment longer: one too many would be found."""
+    tally = Tally()
+    deadline = time.monotonic() + TAKE_SECONDS_MAX
     async with AsyncConsumer(bootstrap) as consumer:
-        for partition in range(PARTITIONS):
-            await consumer.assign(TOPIC, str(partition), "earliest")
+        for partition in ACKS:
+            await consumer.assign(TOPIC, partition, "earliest")
         while time.monotonic() < deadline:
-            messages = await consumer.pull(10_000, timeout=1.0)
-            copies.update(int(message.value) for message in messages)
-            if not len(messages) and copies.total() >= MESSAGES:
+            messages = await consumer.pull(MESSAGES_AT_ONCE, timeout=1.0)
+            tally.add(messages)
+            if not len(messages) and tally.received >= MESSAGES:
                 break
-    return copies
+    return tally
 
 
 async def is_whole_again(admin: AsyncAdmin, killed: str) -> bool:
@@ -152,6 +240,13 @@ async def is_whole_again(admin: AsyncAdmin, killed: str) -> bool:
         status = await through_it.status()
     return all(len(each["online"]) == 3 and each["leader"] for each in status["partitions"])
 
+
+def say(what: str) -> None:
+    """Tell the next part of the story."""
+    print(f"{next(_PARTS)}. {what}", flush=True)
+
+
+_PARTS = itertools.count(1)
 
 if __name__ == "__main__":
     try:

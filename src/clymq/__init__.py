@@ -1,10 +1,11 @@
 """ClyMQ: a distributed message queue for Python and Spark.
 
-    async with AsyncProducer("127.0.0.1:7878") as producer:
-        receipt = await producer.push("orders", b"one")
+    with Producer("127.0.0.1:7878") as producer:
+        receipt = producer.push("orders", b"one")
 
-The client's names are here. Each is imported when it is first used: `import clymq` costs nothing, and a server never
-loads the client. Errors are in `clymq.errors`.
+`Admin`, `Producer` and `Consumer` wait; `AsyncAdmin`, `AsyncProducer` and `AsyncConsumer` say the same words to be
+awaited. Each name is imported when it is first used: `import clymq` costs nothing, and a server never loads the client.
+Errors are in `clymq.errors`.
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ if TYPE_CHECKING:
     from clymq.client.messages import Message, Messages
     from clymq.client.producer import AsyncProducer
     from clymq.client.receipts import Receipt, Receipts
+    from clymq.client.sync.admin import Admin
+    from clymq.client.sync.consumer import Consumer
+    from clymq.client.sync.producer import Producer
     from clymq.types import Ack, Mode
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Ack",
+    "Admin",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "Consumer",
     "Message",
     "Messages",
     "Mode",
     "PartitionInfo",
+    "Producer",
     "Receipt",
     "Receipts",
     "TopicInfo",
@@ -41,8 +48,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from clymq import types  # noqa: PLC0415
     from clymq.client import admin, consumer, messages, producer, receipts  # noqa: PLC0415
+    from clymq.client.sync import admin as sync_admin  # noqa: PLC0415
+    from clymq.client.sync import consumer as sync_consumer  # noqa: PLC0415
+    from clymq.client.sync import producer as sync_producer  # noqa: PLC0415
 
-    homes = (types, admin, consumer, messages, producer, receipts)
+    homes = (types, admin, consumer, messages, producer, receipts, sync_admin, sync_consumer, sync_producer)
     found: object = next(vars(home)[name] for home in homes if name in vars(home))
     globals()[name] = found
     return found

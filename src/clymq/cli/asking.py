@@ -21,7 +21,7 @@ from clymq.client.consumer import AsyncConsumer
 from clymq.client.producer import AsyncProducer
 from clymq.client.surroundings import Surroundings
 from clymq.clock import SystemClock
-from clymq.config import Config, MiB
+from clymq.config import Config
 from clymq.errors import ClymqError, ConnectFailed
 from clymq.rpc.client import connect
 from clymq.rpc.endpoint import Endpoint
@@ -30,7 +30,6 @@ from clymq.types import Ack
 
 T = TypeVar("T")
 ACK_METAVAR: Final = "quorum|leader|none|unset"
-CREDIT_BYTES: Final = 16 * MiB
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,15 @@ class Asker:
         """Return an administrator."""
         return AsyncAdmin(self.bootstrap, timeout=self.timeout, surroundings=self._surroundings())
 
-    def producer(self) -> AsyncProducer:
+    def producer(self, *, linger_ms: float = 5) -> AsyncProducer:
         """Return a producer."""
-        return AsyncProducer(self.bootstrap, timeout=self.timeout, surroundings=self._surroundings())
-
-    def consumer(self, *, credit_bytes: int = CREDIT_BYTES) -> AsyncConsumer:
-        """Return a consumer."""
-        return AsyncConsumer(
-            self.bootstrap, credit_bytes=credit_bytes, timeout=self.timeout, surroundings=self._surroundings()
+        return AsyncProducer(
+            self.bootstrap, linger_ms=linger_ms, timeout=self.timeout, surroundings=self._surroundings()
         )
+
+    def consumer(self) -> AsyncConsumer:
+        """Return a consumer."""
+        return AsyncConsumer(self.bootstrap, timeout=self.timeout, surroundings=self._surroundings())
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(config=self.config)

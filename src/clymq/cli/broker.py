@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import click
+from click.core import ParameterSource
 
 from clymq.cli.serving import serve
 from clymq.cli.stores import embedded_store, zookeeper_store
@@ -12,6 +13,8 @@ from clymq.clock import SystemClock
 from clymq.config import Config
 from clymq.metadata.store import MetadataStore
 from clymq.node.broker import BrokerNode, Place
+from clymq.node.broker_with_zkserver import BrokerWithZkServer
+from clymq.node.zkserver import ZkServerNode
 from clymq.rpc.transport import TcpTransport
 from clymq.storage.files import RealFiles
 
@@ -37,9 +40,14 @@ from clymq.storage.files import RealFiles
 @click.option("--host", default="", help="The machine it is on: replicas go to different ones.")
 @click.option("--rack", default="", help="The rack it is in: replicas go to different ones.")
 @click.option("--power", type=click.IntRange(1, 1000), default=1, show_default=True, help="Its share of the data.")
-@click.pass_obj
+@click.option(
+    "--with-zkserver",
+    is_flag=True,
+    help="Be a zkserver too, at the first address of --zkserver; with ZooKeeper, if none is given, at any free port.",
+)
+@click.pass_context
 def broker(
-    config: Config,
+    context: click.Context,
     name: str,
     listen: str,
     zkserver: str,
@@ -50,20 +58,22 @@ def broker(
     host: str,
     rack: str,
     power: int,
+    with_zkserver: bool,
 ) -> None:
     """Store and serve messages until SIGTERM or SIGINT."""
+    config: Config = context.obj
     clock, transport, chance = SystemClock(), TcpTransport(), random.SystemRandom()
 
-    def make_store() -> MetadataStore:
+    def make_store(zkserver: str) -> MetadataStore:
         if store == "zookeeper":
             return zookeeper_store(hosts, clock, config, root)
         return embedded_store(zkserver, transport, clock, config, name, chance)
 
-    def make() -> BrokerNode:
+    def make_broker(zkserver: str) -> BrokerNode:
         return BrokerNode(
             name,
             data,
-            store=make_store,
+            store=lambda: make_store(zkserver),
             transport=transport,
             files=RealFiles(sync_threads=config.fsync_threads),
             clock=clock,
@@ -72,4 +82,20 @@ def broker(
             place=Place(host, rack, power),
         )
 
-    serve(name, listen, make)
+    def make_both() -> BrokerWithZkServer:
+        if store == "embedded":
+            # No topic has a folder of this name: those carry an id.
+            node = ZkServerNode.embedded(name, f"{data}/zkserver", transport, clock, config, chance)
+        else:
+            node = ZkServerNode(name, transport, clock, config, make_store(""), None, chance)
+        return BrokerWithZkServer(node, zkserver_listen, make_broker)
+
+    if not with_zkserver:
+        serve(name, listen, lambda: make_broker(zkserver))
+        return
+    given = context.get_parameter_source("zkserver") is not ParameterSource.DEFAULT
+    zkserver_listen = zkserver.split(",", maxsplit=1)[0]
+    if store == "zookeeper" and not given:
+        # Brokers find the active one in the tree, and clients ask any broker.
+        zkserver_listen = f"{listen.rpartition(':')[0]}:0"
+    serve(name, listen, make_both)

@@ -16,10 +16,16 @@ from typing import Final, NamedTuple, NoReturn
 
 import click
 
+from clymq.cli.bench import bench
 from clymq.cli.broker import broker
 from clymq.cli.call import call
 from clymq.cli.cluster import cluster
+from clymq.cli.completion import asked_to_complete, complete, completion
+from clymq.cli.consume import consume
+from clymq.cli.dlq import dlq
 from clymq.cli.dump import dump
+from clymq.cli.group import group, sub
+from clymq.cli.pipeline import pipeline
 from clymq.cli.pull import pull
 from clymq.cli.push import push
 from clymq.cli.status import status
@@ -67,12 +73,17 @@ def cli(context: click.Context, file: str | None) -> None:
     _log_to_stderr(context.obj.log)
 
 
-for _command in (broker, call, cluster, dump, pull, push, status, topic, up, zkserver, zookeeper):
+for _command in (
+    bench, broker, call, cluster, completion, consume, dlq, dump, group, pipeline, pull, push, status, sub, topic, up,
+    zkserver, zookeeper,
+):  # fmt: skip
     cli.add_command(_command)
 
 
 def main() -> NoReturn:
     """Run the command and leave the process."""
+    if asked_to_complete():
+        sys.exit(complete(cli))
     sys.exit(run(sys.argv[1:]))
 
 

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import click
 
 from clymq.cli.asking import Asker, client_command
-from clymq.cli.printing import harmless, json_text, text_of
-from clymq.cli.starts import EARLIEST, LATEST, microseconds, offset_at, start_of
+from clymq.cli.messages import Write, writer
+from clymq.cli.progress import progress
+from clymq.cli.starts import EARLIEST, LATEST, START_METAVAR, start_of
 from clymq.client.admin import PartitionInfo
 from clymq.client.consumer import AsyncConsumer
-from clymq.client.messages import Message, Messages, Run
-from clymq.config import KiB
+from clymq.client.messages import Messages, Run
 from clymq.errors import PartitionUnset, UnknownPartition
 from clymq.types import Ack
 
 PULL_MESSAGES_MAX: Final = 10_000
 PULL_SECONDS: Final = 1.0
-# A search by time reads here and there, and needs nothing ahead.
-SEARCH_CREDIT_BYTES: Final = 64 * KiB
-
-
-class Write(Protocol):
-    """Prints messages."""
-
-    def __call__(self, messages: Messages) -> None:
-        """Print these."""
 
 
 @click.command()
@@ -43,7 +33,7 @@ class Write(Protocol):
     default=EARLIEST,
     show_default=True,
     callback=start_of,
-    metavar="earliest|latest|N|ISO-TIME",
+    metavar=START_METAVAR,
     help="Where to begin; a time without a zone is in that of this machine.",
 )
 @click.option("--max", "messages_max", type=click.IntRange(min=0), metavar="N", help="End after so many messages.")
@@ -70,13 +60,13 @@ def pull(
 
     Partitions whose state is not set are left out, unless they are named.
     """
-    write = _write_json if asker.as_json or form == "json" else _write_values
+    write = writer(as_json=asker.as_json or form == "json")
 
     async def work() -> None:
         async with asker.admin() as admin:
             partitions = _chosen(topic, (await admin.describe_topic(topic)).partitions, names)
         async with asker.consumer() as consumer:
-            reading = [_begin(asker, consumer, each, start) for each in partitions]
+            reading = [_begin(consumer, each, start) for each in partitions]
             ends = dict(zip([each.partition for each in partitions], await asyncio.gather(*reading), strict=True))
             await _read(consumer, topic, None if follow else ends, messages_max, write)
 
@@ -97,22 +87,12 @@ def _chosen(topic: str, found: Sequence[PartitionInfo], names: Sequence[str]) ->
     return chosen
 
 
-async def _begin(asker: Asker, consumer: AsyncConsumer, info: PartitionInfo, start: str | int | datetime) -> int:
+async def _begin(consumer: AsyncConsumer, info: PartitionInfo, start: str | int | datetime) -> int:
     """Read a partition from where it was asked for; return where it ends now."""
     await consumer.assign(info.topic, info.partition, LATEST)
     end = await consumer.position(info.topic, info.partition)
-    if isinstance(start, datetime):
-        async with asker.consumer(credit_bytes=SEARCH_CREDIT_BYTES) as searcher:
-            await searcher.assign(info.topic, info.partition, info.start)
-            first = await offset_at(
-                searcher, info.topic, info.partition, microseconds(start), start=info.start, end=end
-            )
-    elif isinstance(start, int):
-        first = start
-    else:
-        first = end if start == LATEST else info.start
-    if first != end:
-        await consumer.seek(info.topic, info.partition, first)
+    if start != LATEST:
+        await consumer.seek(info.topic, info.partition, start)
     return end
 
 
@@ -121,39 +101,20 @@ async def _read(
 ) -> None:
     """Print until the ends, if there are any, or so many messages."""
     left = messages_max
-    while left is None or left > 0:
-        if ends is not None and not [p for p, end in ends.items() if await consumer.position(topic, p) < end]:
-            return
-        messages = await consumer.pull(min(left or PULL_MESSAGES_MAX, PULL_MESSAGES_MAX), timeout=PULL_SECONDS)
-        if ends is not None:
-            messages = Messages([run for each in messages.runs for run in _before(each, ends)])
-        if len(messages):
-            write(messages)
-            sys.stdout.flush()
-        left = None if left is None else left - len(messages)
+    with progress(f"pull {topic}", messages_max) as report:
+        while left is None or left > 0:
+            if ends is not None and not [p for p, end in ends.items() if await consumer.position(topic, p) < end]:
+                return
+            messages = await consumer.pull(min(left or PULL_MESSAGES_MAX, PULL_MESSAGES_MAX), timeout=PULL_SECONDS)
+            if ends is not None:
+                messages = Messages([run for each in messages.runs for run in _before(each, ends)])
+            if len(messages):
+                write(messages)
+                report(len(messages))
+            left = None if left is None else left - len(messages)
 
 
 def _before(run: Run, ends: dict[str, int]) -> list[Run]:
     """Return what of a run was there at the start, if anything."""
     end = min(run.end, ends[run.partition])
     return [replace(run, end=end)] if run.start < end else []
-
-
-def _write_values(messages: Messages) -> None:
-    if sys.stdout.isatty():
-        for message in messages:
-            click.echo(harmless(message.value.decode(errors="backslashreplace")))
-    else:
-        sys.stdout.buffer.writelines(message.value + b"\n" for message in messages)
-
-
-def _write_json(messages: Messages) -> None:
-    sys.stdout.writelines(json_text(_document(message)) + "\n" for message in messages)
-
-
-def _document(message: Message) -> dict[str, object]:
-    return message._asdict() | {
-        "key": None if message.key is None else text_of(message.key),
-        "value": text_of(message.value),
-        "headers": [[key, None if value is None else text_of(value)] for key, value in message.headers],
-    }

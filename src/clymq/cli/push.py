@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from clymq.cli.asking import Asker, client_command, pairs
+from clymq.cli.progress import Report, progress
 from clymq.client.producer import AsyncProducer
 from clymq.client.receipts import Receipts
 from clymq.config import MiB
@@ -64,8 +65,9 @@ def push(
             source = lines_of(file.fileno(), asker.config.message_bytes_max)
         else:
             source = _copies(os.fsencode(value or ""), count or 1)
-        async with asker.producer() as producer:
-            return await _push_all(producer, topic, partition, source, with_each, at_once, rate)
+        with progress(f"push {topic}", None if file is not None else count or 1) as report:
+            async with asker.producer() as producer:
+                return await _push_all(producer, topic, partition, source, with_each, at_once, rate, report)
 
     stored = asker.run(work)
     document = {
@@ -122,6 +124,7 @@ async def _push_all(
     with_each: _WithEach,
     at_once: int,
     rate: float | None,
+    report: Report,
 ) -> _Stored:
     stored = _Stored()
     began = time.monotonic()
@@ -129,6 +132,7 @@ async def _push_all(
         for some in _cut(values, at_once):
             columns = with_each.columns(len(some))
             stored.add(await producer.push_many(topic, some, partition=partition, **columns))
+            report(len(some), sum(map(len, some)))
             if rate is not None:
                 await asyncio.sleep(max(0.0, began + stored.messages / rate - time.monotonic()))
     stored.seconds = time.monotonic() - began

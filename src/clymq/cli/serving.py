@@ -11,6 +11,7 @@ from typing import Protocol
 import click
 
 from clymq.errors import ClymqError
+from clymq.node.collector import calm_collector
 from clymq.rpc.transport import parse_address
 from clymq.types import check_name
 
@@ -39,6 +40,7 @@ def serve(name: str, listen: str, make: Callable[[], Node]) -> None:
         parse_address(listen)
     except ClymqError as error:
         raise click.UsageError(str(error)) from None
+    calm_collector()
     asyncio.run(_serve(name, listen, make))
 
 

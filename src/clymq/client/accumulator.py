@@ -6,6 +6,10 @@ drafts wait in `ready`, in order, for whoever sends them. A draft gets its numbe
 
 Everything that was accepted and is not yet settled counts against `buffer_bytes_max`; a message that does not fit is
 refused with `BufferFull`, and one always fits where nothing is buffered.
+
+Messages that are nothing but a value are what a fast sender has most of. They go through a `Lane`: a list and the bytes
+that are left in it, taken from the draft and the buffer beforehand. Appending to it is all that such a message costs;
+what it adds up to is worked out once, when the draft is looked at again (`_take_lane`).
 """
 
 from __future__ import annotations
@@ -34,10 +38,23 @@ class Moment:
 Now = Callable[[], Moment]
 
 
+class Lane:
+    """Values on their way into a draft, and how many more bytes of them fit; see the module."""
+
+    __slots__ = ("left", "values")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        """0 or less: it takes nothing more."""
+        self.values: list[bytes] = []
+
+
 class Draft:
     """A batch before it has a number."""
 
-    __slots__ = ("builder", "closed", "count", "listeners", "opened", "partition", "size_bytes", "topic", "unawaited")
+    __slots__ = (
+        "builder", "closed", "count", "lane", "listeners", "opened", "partition", "size_bytes", "topic", "unawaited",
+    )  # fmt: skip
 
     def __init__(self, topic: str, partition: str, builder: BatchBuilder, opened: Moment) -> None:
         self.topic = topic
@@ -47,6 +64,7 @@ class Draft:
         """When its first message was accepted; its messages have this time if they were given none."""
         self.count = 0
         self.size_bytes = 0
+        self.lane: Lane | None = None
         self.closed = False
         self.unawaited = False
         """It has messages whose fate nobody waits for."""
@@ -89,6 +107,8 @@ class Accumulator:
         """
         size = message_bytes(value, key, headers)
         draft = self._open.get((topic, partition))
+        if draft is not None and draft.lane is not None:
+            self._take_lane(draft)
         if draft is None or draft.size_bytes + size > self.batch_bytes or not self.has_room(size):
             draft = self._draft_for(topic, partition, size, now)
         draft.builder.add(value, key=key, headers=headers, timestamp=timestamp)
@@ -103,6 +123,18 @@ class Accumulator:
         fill(draft.builder)
         self._added(draft, count, size)
         return draft
+
+    def open_lane(self, topic: str, partition: str, now: Now, value: bytes, value_bytes_max: int) -> tuple[Draft, Lane]:
+        """Add one value to the draft of its partition; return the draft, and a lane for more of the kind."""
+        draft = self.add(topic, partition, now, value)
+        lane = Lane(0)
+        if not draft.closed:
+            room = min(self.batch_bytes - draft.size_bytes, self.buffer_bytes_max - self.buffered_bytes)
+            lane.left = max(0, min(room, value_bytes_max))
+            draft.lane = lane
+            draft.size_bytes += lane.left
+            self.buffered_bytes += lane.left
+        return draft, lane
 
     def close_due(self, now_ms: float) -> None:
         """Close the drafts that have waited long enough."""
@@ -132,11 +164,15 @@ class Accumulator:
     def _draft_for(self, topic: str, partition: str, size: int, now: Now) -> Draft:
         """Return a draft with room for so many bytes, a new one if need be."""
         if not self.has_room(size):
+            self._take_lanes()
+        if not self.has_room(size):
             raise BufferFull(
                 f"{self.buffered_bytes} bytes are buffered; {self.buffer_bytes_max} are allowed",
                 hint="wait with drain()",
             )
         draft = self._open.get((topic, partition))
+        if draft is not None:
+            self._take_lane(draft)
         if draft is not None and draft.size_bytes + size > self.batch_bytes:
             self._close(draft)
             draft = None
@@ -152,7 +188,24 @@ class Accumulator:
         if draft.size_bytes >= self.batch_bytes:
             self._close(draft)
 
+    def _take_lane(self, draft: Draft) -> None:
+        """Put what is in a draft's lane into its builder, give back what the lane did not need, and end it."""
+        lane, draft.lane = draft.lane, None
+        if lane is None:
+            return
+        draft.size_bytes -= lane.left
+        self.buffered_bytes -= lane.left
+        lane.left = 0
+        if lane.values:
+            draft.builder.add_values(lane.values)
+            draft.count += len(lane.values)
+
+    def _take_lanes(self) -> None:
+        for draft in self._open.values():
+            self._take_lane(draft)
+
     def _close(self, draft: Draft) -> None:
+        self._take_lane(draft)
         del self._open[draft.topic, draft.partition]
         draft.closed = True
         self.ready.append(draft)

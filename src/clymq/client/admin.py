@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from clymq.client.cluster import Cluster
@@ -20,9 +21,12 @@ from clymq.protocol.controller import (
     DescribeTopic,
     DrainBroker,
     ForceSeal,
+    ListGroups,
+    ListSubs,
     ListTopics,
     MovePartition,
     PartitionStatus,
+    ResetGroup,
     SetPartitionState,
     Status,
     TopicDescription,
@@ -132,6 +136,28 @@ class AsyncAdmin:
         """Return how the cluster is: zkservers, brokers, partitions and groups."""
         status: dict[str, Any] = _plain(await self._cluster.ask_controller(Status(), self._deadline()))
         return status
+
+    async def groups(self, topic: str = "") -> list[dict[str, Any]]:
+        """Return where each group stands in each partition of a topic, or of all: cursor, end and lag."""
+        found = await self._cluster.ask_controller(ListGroups(topic), self._deadline())
+        return [_plain(each) for each in found.groups]
+
+    async def reset_group(
+        self, topic: str, group: str, to: int | str | datetime, *, partition: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Set a group to `earliest`, `latest`, an offset or a time, in one partition or all; return where it stands.
+
+        What the group had acknowledged above that place is forgotten. A time without a zone is in that of this machine.
+        """
+        word = to.astimezone(UTC).isoformat() if isinstance(to, datetime) else str(to)
+        request = ResetGroup(topic, check_name(group, "group"), word, partition or "")
+        found = await self._cluster.ask_controller(request, self._deadline())
+        return [_plain(each) for each in found.groups]
+
+    async def subscriptions(self, topic: str = "") -> list[dict[str, Any]]:
+        """Return who has subscribed to a topic, or to any: name, topic, option, partition and groups."""
+        found = await self._cluster.ask_controller(ListSubs(topic), self._deadline())
+        return [_plain(each) for each in found.subscriptions]
 
     async def drain(self, broker: str) -> dict[str, int]:
         """Move everything off a broker; return when nothing needs it any more, with how many blocks `moved`."""

@@ -11,13 +11,13 @@ While no controller answers, the last known route is used again: brokers serve o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Backoff, Deadline, Shared
 from clymq.clock import pause
-from clymq.errors import ClosedError, ClymqError, InvalidRequest, LeaderUnavailable, UnknownPartition
+from clymq.errors import ClosedError, ClymqError, ConnectionLost, InvalidRequest, LeaderUnavailable, UnknownPartition
 from clymq.protocol.controller import DescribeTopic, FindController, ProducerRoute, ProGetBroker
 from clymq.protocol.frames import Buffer
 from clymq.protocol.verbs import Reply, Request
@@ -31,6 +31,10 @@ from clymq.types import check_name
 FIND_MS_MAX: Final = 2000.0
 # Where an older route can be tried, the controller is not waited for any longer.
 LOOK_AGAIN_MS_MAX: Final = 1000.0
+# Unless it answers, and waits itself for a leader that is newer than the one that failed us, which takes it so long.
+NEWER_MS_MAX: Final = 3000.0
+# A connection that is lost says nothing of who leads: the same broker is tried again, but not if it was just before.
+LOST_AGAIN_MS: Final = 1000.0
 # The partitions of a topic are looked up again after this, so that new ones are found.
 PARTITIONS_MS_MAX: Final = 60_000.0
 
@@ -60,7 +64,10 @@ class Cluster:
         self._finding: Shared[str] = Shared(self.clock)
         self._addresses: dict[str, str] = {}
         self._routes: dict[Place, ProducerRoute] = {}
-        self._stale: set[Place] = set()
+        self._stale: dict[Place, ProducerRoute] = {}
+        """Routes by which nobody leads any more."""
+        self._lost_ms: dict[Place, float] = {}
+        self._look_again_ms_max = NEWER_MS_MAX
         self._looking: Shared[ProducerRoute] = Shared(self.clock)
         self._partitions: dict[str, tuple[str, ...]] = {}
         self._heard_ms: dict[str, float] = {}
@@ -89,6 +96,10 @@ class Cluster:
         peer = await self.peer(address, timeout_ms=timeout_ms)
         left_ms = timeout_ms - (self.clock.monotonic_ms() - began_ms)
         return await peer.ask(request, payload, timeout_ms=max(1.0, left_ms))
+
+    def serve(self, kind: type, handler: Callable[[Any], None]) -> None:
+        """Handle what servers ask of us, or tell us, on the connections that we made."""
+        self._endpoint.handlers[kind] = handler
 
     async def close(self) -> None:
         """Close all connections; wait until they are gone."""
@@ -160,15 +171,18 @@ class Cluster:
         known = self._routes.get(place)
         if known is not None and place not in self._stale:
             return known
-        limit_ms = self.config.request_ms_max if known is None else LOOK_AGAIN_MS_MAX
+        limit_ms = self.config.request_ms_max if known is None else self._look_again_ms_max
         try:
-            return await self._looking.result(
+            found = await self._looking.result(
                 place, lambda: self._look_up(place), limit_ms, f"who leads {topic}/{partition}"
             )
         except ClymqError as error:
+            self._look_again_ms_max = LOOK_AGAIN_MS_MAX  # until it answers again
             if known is None or not error.retriable or self.is_closed:
                 raise
             return self._next_replica(place, known)
+        self._look_again_ms_max = NEWER_MS_MAX
+        return found
 
     def reroute(
         self, topic: str, partition: str, route: ProducerRoute, error: ClymqError, *, hints_followed: int
@@ -183,11 +197,19 @@ class Cluster:
         address = self.address_of(error.hint) if hints_followed < HINTS_MAX else ""
         if error.refresh and address and address != route.address:
             self._routes[place] = _led_by(route, error.hint or "", address)
-            self._stale.discard(place)
+            self._stale.pop(place, None)
             return True
-        if error.refresh:
-            self._stale.add(place)
+        if error.refresh and not self._may_be_back(place, error):
+            self._stale[place] = route
         return False
+
+    def _may_be_back(self, place: Place, error: ClymqError) -> bool:
+        """Say whether all that is known is that a connection is gone, and it is the first one for a while."""
+        if not isinstance(error, ConnectionLost):
+            return False
+        now_ms, before_ms = self.clock.monotonic_ms(), self._lost_ms.get(place)
+        self._lost_ms[place] = now_ms
+        return before_ms is None or now_ms - before_ms >= LOST_AGAIN_MS
 
     def _next_replica(self, place: Place, route: ProducerRoute) -> ProducerRoute:
         """No controller says who leads now: ask those who hold the partition, one after the other; they know."""
@@ -198,9 +220,15 @@ class Cluster:
         return route
 
     async def ask_leader(
-        self, topic: str, partition: str, make: Callable[[ProducerRoute], Request[R]], deadline: Deadline
+        self,
+        topic: str,
+        partition: str,
+        make: Callable[[ProducerRoute], Request[R]],
+        deadline: Deadline,
+        *,
+        greet: Callable[[Peer], Awaitable[None]] | None = None,
     ) -> Answer[R]:
-        """Ask the leader of a partition, whoever that is by the time it answers."""
+        """Ask the leader of a partition, whoever that is by the time it answers; `greet` each connection first."""
         backoff = Backoff(self.config, self.chance)
         problem: ClymqError | None = None
         hints = 0
@@ -209,6 +237,8 @@ class Cluster:
             try:
                 route = await self.route(topic, partition)
                 request = make(route)
+                if greet is not None:
+                    await greet(await self.peer(route.address))
                 limit_ms = min(deadline.remaining_ms, self.config.request_ms_max)
                 return await self.ask(route.address, request, timeout_ms=limit_ms)
             except ClymqError as error:
@@ -241,12 +271,14 @@ class Cluster:
 
     async def _look_up(self, place: Place) -> ProducerRoute:
         deadline = Deadline(self.clock, self.config.request_ms_max / 1000)
-        route = await self.ask_controller(ProGetBroker(*place), deadline)
+        failed = self._stale.get(place)
+        request = ProGetBroker(*place, failed.broker, failed.block, failed.term) if failed else ProGetBroker(*place)
+        route = await self.ask_controller(request, deadline)
         self.learn(route.broker, route.address)
         for each in route.replicas:
             self.learn(each.broker, each.address)
         self._routes[place] = route
-        self._stale.discard(place)
+        self._stale.pop(place, None)
         return route
 
     # --- Topics ---

@@ -1,32 +1,37 @@
-"""The consumer: reads partitions that it was told to read, each from an offset of its own (publish-subscribe).
+"""The consumer: reads partitions, each from an offset of its own (publish-subscribe), or shares a topic with the others
+of its group (point to point), pulled or pushed.
 
-One `PartitionReader` per partition reads ahead; `pull` takes what is there. Positions belong to the consumer; with a
-group they can be stored in the partition's own log (`commit`) and found again by another process (`committed`).
+Every partition has a source that gets its messages: a reader (`reader`), a lessee (`lessee`), or one of the two that is
+sent them (`pushing`). `pull` takes what they have. Which partitions there are is a subscription's to know
+(`subscription`), or the user's, who assigns them. Positions belong to the consumer; with a group they can be stored in
+the partition's own log (`commit`) and found again by another process (`committed`). Leases end as the user says: `ack`,
+`nack`, `reject`; or by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
-from clymq.client.cluster import LOOK_AGAIN_MS_MAX, Cluster
+from clymq.client.cluster import Cluster
+from clymq.client.handling import Handler
+from clymq.client.handling import Run as Handling
 from clymq.client.identity import default_name
+from clymq.client.lessee import PartitionLessee
 from clymq.client.messages import Message, Messages, Run
+from clymq.client.positions import Offset, Positions
+from clymq.client.presence import Presence
 from clymq.client.reader import PartitionReader
+from clymq.client.settling import Acked, End, Extended, Nacked, Rejected
+from clymq.client.subscription import Source, Subscription, Topics, Wish
 from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Deadline, settled
 from clymq.config import MiB
-from clymq.errors import ClosedError, ClymqError, InvalidRequest, OffsetOutOfRange, UnknownPartition
-from clymq.protocol.broker import CommitOffset, FetchOffset, Pull
-from clymq.protocol.controller import DescribeTopic, UnSub
+from clymq.errors import ClosedError, ClymqError, InvalidRequest, UnknownLease
 from clymq.types import Mode, check_name
 
-log = logging.getLogger("clymq.client")
-
-# No partition comes this far: asked for it, a leader says where the end is.
-OFFSET_MAX: Final = 2**62
+EXTEND_SECONDS_MAX: Final = 86_400.0
 
 
 class AsyncConsumer:
@@ -49,27 +54,68 @@ class AsyncConsumer:
         self._timeout = timeout
         self._cluster = Cluster(bootstrap, name=self.name, role="consumer", surroundings=surroundings)
         self._clock = self._cluster.clock
-        self._readers: dict[tuple[str, str], PartitionReader] = {}
+        self._presence = Presence(self._cluster, self.name)
+        self._positions = Positions(self._cluster, self.name, timeout)
+        self._sources: dict[tuple[str, str], Source] = {}
+        self._subscriptions: list[Subscription] = []
+        self._runs: set[Handling] = set()
+        self._host = _Host(self)
         self._turn = 0
         self._arrival: asyncio.Future[None] | None = None
         self._is_closed = False
 
     # --- Where to read ---
 
-    async def assign(
-        self, topic: str, partition: str, offset: int | str = "earliest", *, group: str | None = None
+    async def subscribe(
+        self,
+        topics: Topics,
+        *,
+        mode: Mode = Mode.PTP_PULL,
+        group: str = "default",
+        partition: str | None = None,
+        offset: Offset | None = None,
+        ordered: bool = False,
     ) -> None:
-        """Read a partition from an offset, from its `earliest` or `latest`, or from what its group has `committed`.
+        """Read topics (a name, a list of names, or a compiled pattern), all partitions or one; new ones are found.
 
-        A group that has committed nothing begins at the earliest.
+        Point to point, the group shares the messages, and each is to be acked; `ordered`: one consumer at a time has a
+        partition. By publish-subscribe each consumer gets all, from `offset` (as in `assign`) or where its group has
+        committed, else from the earliest.
+        """
+        self._check_open()
+        wish = Wish(topics, Mode(mode), group, partition, offset, ordered)
+        for name in wish.names:
+            await self._leave(name)
+        subscription = Subscription(self._host, self._cluster, self._presence, wish, self._timeout)
+        self._subscriptions.append(subscription)
+        try:
+            await subscription.start()
+        except BaseException:
+            self._subscriptions.remove(subscription)
+            await subscription.close(quietly=True)
+            raise
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more; what is leased of it goes to others at once."""
+        self._check_open()
+        if not await self._leave(topic):
+            raise InvalidRequest(f"{topic} is not subscribed to")
+
+    async def assign(
+        self, topic: str, partition: str, offset: Offset = "earliest", *, group: str | None = None
+    ) -> None:
+        """Read a partition from an offset, a time, its `earliest` or `latest`, or what its group has `committed`.
+
+        A group that has committed nothing begins at the earliest. A time is that of the first message that is not
+        earlier; without a zone it is in that of this machine.
         """
         self._check_open()
         check_name(topic, "topic")
         check_name(partition, "partition")
         if group is not None:
             check_name(group, "group")
-        start = await self._resolve(topic, partition, offset, group)
-        before = self._readers.pop((topic, partition), None)
+        start = await self._positions.resolve(topic, partition, offset, group)
+        before = self._sources.pop((topic, partition), None)
         if before is not None:
             await before.close()
         reader = PartitionReader(
@@ -79,16 +125,16 @@ class AsyncConsumer:
             consumer=self.name,
             group=group,
             offset=start,
-            share_bytes=lambda: self._credit_bytes // max(1, len(self._readers)),
+            share_bytes=self._share_bytes,
             on_change=self._arrived,
         )
-        self._readers[topic, partition] = reader
+        self._sources[topic, partition] = reader
         reader.start()
 
-    async def seek(self, topic: str, partition: str, offset: int | str) -> None:
+    async def seek(self, topic: str, partition: str, offset: Offset) -> None:
         """Go on at another offset; what was read ahead is forgotten."""
         reader = self._reader(topic, partition)
-        await reader.seek(await self._resolve(topic, partition, offset, reader.group))
+        await reader.seek(await self._positions.resolve(topic, partition, offset, reader.group))
 
     async def position(self, topic: str, partition: str) -> int:
         """Return the next offset that `pull` or the iteration gives."""
@@ -98,7 +144,7 @@ class AsyncConsumer:
         """Return where each partition of a topic ends now: one past the last message that can be read."""
         deadline = self._deadline()
         names = await self._cluster.partitions(topic, deadline)
-        ends = await asyncio.gather(*(self._end_offset(topic, name, deadline) for name in names))
+        ends = await asyncio.gather(*(self._positions.end(topic, name, deadline) for name in names))
         return dict(zip(names, ends, strict=True))
 
     # --- Reading ---
@@ -113,45 +159,106 @@ class AsyncConsumer:
         if max_messages < 1:
             raise InvalidRequest(f"max_messages {max_messages} must be at least 1")
         deadline = Deadline(self._clock, timeout)
-        while True:
-            runs = self._take(max_messages)
-            if runs or deadline.is_over:
-                return Messages(runs)
-            self._arrival = asyncio.get_running_loop().create_future()
-            await settled(self._clock, self._arrival, deadline.remaining_ms)
-            self._check_open()
+        runs = self._take(max_messages)
+        if runs:
+            return Messages(runs)
+        try:
+            while not runs and not deadline.is_over:
+                for lessee in self._lessees():
+                    lessee.want(max_messages)
+                self._arrival = asyncio.get_running_loop().create_future()
+                await settled(self._clock, self._arrival, deadline.remaining_ms)
+                self._check_open()
+                runs = self._take(max_messages)
+        finally:
+            for lessee in self._lessees():
+                lessee.want(0)
+        return Messages(runs)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield message after message, without end; `position` follows what was yielded."""
         while True:
-            self._check_open()
-            messages = await self.pull()
-            seeks = {place: reader.seeks for place, reader in self._readers.items()}
-            for run in messages.runs:
-                self._reader(run.topic, run.partition).position = run.start
-            for run in messages.runs:
-                for message in Messages([run]):
-                    reader = self._readers.get((run.topic, run.partition))
-                    if reader is None or reader.seeks != seeks.get((run.topic, run.partition)):
-                        break  # the user has gone elsewhere
-                    reader.position = message.offset + 1
-                    yield message
+            for message in self._following(await self.pull()):
+                yield message
+
+    def _following(self, messages: Messages) -> Iterator[Message]:
+        """Yield messages that were pulled, with `position` on their heels; the rest of a partition is left out once
+        the user has gone elsewhere in it.
+        """
+        seeks = {place: reader.seeks for place, reader in self._sources.items() if isinstance(reader, PartitionReader)}
+        for run in messages.runs:
+            reader = self._sources.get((run.topic, run.partition))
+            if isinstance(reader, PartitionReader):
+                reader.position = min(reader.position, run.start)
+        for run in messages.runs:
+            place = run.topic, run.partition
+            if run.lease:
+                yield from Messages([run])
+            elif place in seeks:
+                yield from self._follow(run, seeks[place])
+
+    def _follow(self, run: Run, seeks: int) -> Iterator[Message]:
+        place = run.topic, run.partition
+        sources = self._sources
+        for position, message in enumerate(Messages([run]), run.start + 1):
+            reader = sources.get(place)
+            if not isinstance(reader, PartitionReader) or reader.seeks != seeks:
+                break  # the user has gone elsewhere
+            reader.position = position
+            yield message
+
+    # --- Leases ---
+
+    async def ack(self, x: Message | Messages) -> None:
+        """Finish messages; when this returns, they are not delivered again."""
+        await self._settle(x, Acked())
+
+    async def nack(self, x: Message | Messages, *, delay: float = 0.0) -> None:
+        """Have messages delivered again, after a delay in seconds; too often, and they are dead letters."""
+        if delay < 0:
+            raise InvalidRequest(f"delay {delay} is negative")
+        await self._settle(x, Nacked(delay_ms=round(delay * 1000)))
+
+    async def extend(self, x: Message | Messages, seconds: float) -> None:
+        """Keep messages for so many seconds from now. All that were leased together with them are kept too."""
+        if not 0 < seconds <= EXTEND_SECONDS_MAX:
+            raise InvalidRequest(f"seconds {seconds} must be above 0 and at most {EXTEND_SECONDS_MAX:g}")
+        await self._settle(x, Extended(max(1, round(seconds * 1000))))
+
+    async def reject(self, x: Message | Messages, reason: str = "") -> None:
+        """Send messages to the dead letters at once."""
+        await self._settle(x, Rejected(reason))
+
+    async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call `handler(message)` for each message, so many at a time: it returns -> ack, it raises -> nack.
+
+        What failed comes again, after a pause that grows, until it is a dead letter. Runs until the consumer is closed
+        or the call is cancelled. A handler may be a coroutine function; one that is not holds up the event loop.
+        """
+        self._check_open()
+        handling = Handling(self._host, handler, concurrency, self._clock, self._cluster.chance)
+        self._runs.add(handling)
+        try:
+            await handling.serve()
+        finally:
+            self._runs.discard(handling)
 
     # --- Positions of a group ---
 
     async def commit(self) -> None:
-        """Store the positions of all partitions that were assigned with a group."""
+        """Store the positions of all partitions that are read with a group."""
         self._check_open()
         deadline = self._deadline()
-        moved = [each for each in self._readers.values() if each.group and each.committed != each.position]
-        await asyncio.gather(*(self._commit(reader, deadline) for reader in moved))
+        readers = [each for each in self._sources.values() if isinstance(each, PartitionReader)]
+        moved = [each for each in readers if each.group and each.committed != each.position]
+        await asyncio.gather(*(self._positions.commit(reader, deadline) for reader in moved))
 
     async def committed(self, topic: str, partition: str) -> int | None:
-        """Return the stored position of the group that a partition was assigned with; None if there is none."""
+        """Return the stored position of the group that a partition is read with; None if there is none."""
         reader = self._reader(topic, partition)
         if reader.group is None:
             raise InvalidRequest(f"{topic}/{partition} was assigned without a group")
-        return await self._fetch_committed(topic, partition, reader.group)
+        return await self._positions.committed(topic, partition, reader.group)
 
     # --- Beginning and end ---
 
@@ -160,16 +267,25 @@ class AsyncConsumer:
         self._check_open()
 
     async def close(self) -> None:
-        """Stop reading and close every connection; positions are not stored by this."""
+        """Stop reading, give leases back, and close every connection; positions are not stored by this.
+
+        What `run` has begun is finished first, and acks that are under way are answered, within `timeout`.
+        """
         if self._is_closed:
             return
+        deadline = self._deadline()
+        for run in tuple(self._runs):
+            await run.stop(deadline)
         self._is_closed = True
         self._arrived()
-        for reader in self._readers.values():
-            await reader.close()
-        for reader in self._readers.values():
-            if reader.subscribed:
-                await self._unsubscribe(reader)
+        sources, self._sources = self._sources, {}
+        await asyncio.gather(*(source.close() for source in sources.values()))
+        await self._presence.leave()
+        for subscription in self._subscriptions:
+            await subscription.close(quietly=True)
+        for source in sources.values():
+            if isinstance(source, PartitionReader) and source.subscribed:
+                await self._positions.unsubscribe(source.topic, source.partition, source.mode, source.group)
         await self._cluster.close()
 
     async def __aenter__(self) -> AsyncConsumer:
@@ -189,106 +305,143 @@ class AsyncConsumer:
         self._check_open()
         return Deadline(self._clock, self._timeout)
 
+    def _share_bytes(self) -> int:
+        return self._credit_bytes // max(1, len(self._sources))
+
     def _reader(self, topic: str, partition: str) -> PartitionReader:
         self._check_open()
-        reader = self._readers.get((topic, partition))
-        if reader is None:
+        source = self._sources.get((topic, partition))
+        if source is None:
             raise InvalidRequest(f"{topic}/{partition} is not assigned", hint="call assign() first")
-        return reader
+        if not isinstance(source, PartitionReader):
+            raise InvalidRequest(f"{topic}/{partition} is shared by group {source.group}: it has no position")
+        return source
+
+    def _lessees(self) -> list[PartitionLessee]:
+        return [each for each in self._sources.values() if isinstance(each, PartitionLessee)]
+
+    async def _leave(self, topic: str) -> bool:
+        """Undo the subscription to a topic; return whether there was one."""
+        for subscription in self._subscriptions:
+            if topic in subscription.topics:
+                for lessee in [each for each in self._lessees() if each.topic == topic]:
+                    await lessee.give_back()
+                await subscription.leave(topic)
+                if not self._sources:
+                    await self._presence.leave()  # what it had to itself is others' at once
+                return True
+        return False
 
     def _arrived(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
     def _take(self, messages_max: int) -> list[Run]:
-        """Take what the readers have, each in turn at the head; an error comes once all before it was taken."""
-        readers = list(self._readers.values())
-        if not readers:
+        """Take what the sources have, each in turn at the head; an error comes once all before it was taken."""
+        sources = list(self._sources.values())
+        if not sources:
             return []
-        self._turn = (self._turn + 1) % len(readers)
-        readers = readers[self._turn :] + readers[: self._turn]
-        for reader in readers:
-            self._raise_problem(reader)
+        self._turn = (self._turn + 1) % len(sources)
+        sources = sources[self._turn :] + sources[: self._turn]
+        for source in sources:
+            self._raise_problem(source)
         runs: list[Run] = []
-        for reader in readers:
-            while messages_max > 0:
-                try:
-                    run = reader.take(messages_max)
-                except ClymqError:
-                    if not runs:
-                        raise
-                    break  # the reader keeps it, for the next call
-                if run is None:
-                    break
-                runs.append(run)
-                messages_max -= run.end - run.start
+        try:
+            for source in sources:
+                while messages_max > 0 and (run := source.take(messages_max)) is not None:
+                    runs.append(run)
+                    messages_max -= run.end - run.start
+        except ClymqError:
+            if not runs:
+                raise
+            # The reader keeps it, for the next call.
+        if runs:
+            for lessee in self._lessees():
+                lessee.got_some()
         return runs
 
-    def _raise_problem(self, reader: PartitionReader) -> None:
-        if reader.error is not None and not reader.has_messages:
-            raise reader.error
-        since_ms = reader.failing_since_ms
+    def _raise_problem(self, source: Source) -> None:
+        if source.error is not None and not source.has_messages:
+            raise source.error
+        since_ms = source.failing_since_ms
         if since_ms is not None and self._clock.monotonic_ms() - since_ms >= self._timeout * 1000:
-            reader.failing_since_ms = self._clock.monotonic_ms()
-            waited_for = f"{reader.topic}/{reader.partition} from offset {reader.position}"
-            raise Deadline(self._clock, self._timeout).error(waited_for, reader.problem)
+            source.failing_since_ms = self._clock.monotonic_ms()
+            place = f"{source.topic}/{source.partition}"
+            waited_for = f"{place} from offset {source.position}" if isinstance(source, PartitionReader) else place
+            raise Deadline(self._clock, self._timeout).error(waited_for, source.problem)
 
-    async def _resolve(self, topic: str, partition: str, offset: int | str, group: str | None) -> int:
-        """Return the offset that is meant."""
-        if isinstance(offset, int):
-            if offset < 0:
-                raise InvalidRequest(f"offset {offset} is negative")
-            return offset
-        deadline = self._deadline()
-        if offset == "latest":
-            return await self._end_offset(topic, partition, deadline)
-        if offset == "committed":
-            if group is None:
-                raise InvalidRequest("only a group has a committed offset", hint="assign with group=")
-            committed = await self._fetch_committed(topic, partition, group)
-            if committed is not None:
-                return committed
-        elif offset != "earliest":
-            raise InvalidRequest(f"offset {offset!r} must be a number, earliest, latest or committed")
-        described = await self._cluster.ask_controller(DescribeTopic(topic), deadline)
-        for each in described.partitions:
-            if each.partition == partition:
-                return each.start
-        raise UnknownPartition(f"{topic} has no partition {partition}")
+    # --- Settling ---
 
-    async def _end_offset(self, topic: str, partition: str, deadline: Deadline) -> int:
-        try:
-            answer = await self._cluster.ask_leader(
-                topic,
-                partition,
-                lambda route: Pull(topic, partition, route.uid, offset=OFFSET_MAX, bytes_max=1),
-                deadline,
-            )
-        except OffsetOutOfRange as error:
-            return error.end
-        return answer.reply.high_watermark
+    async def _settle(self, x: Message | Messages, end: End) -> None:
+        """End the leases of messages; partition by partition, at the same time."""
+        self._check_open()
+        ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for topic, partition, start, stop in _ranges_of(x):
+            ranges.setdefault((topic, partition), []).append((start, stop))
+        settling = [self._lessee(place).settler.settle(end, some) for place, some in ranges.items()]
+        for outcome in await asyncio.gather(*settling, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
-    async def _fetch_committed(self, topic: str, partition: str, group: str) -> int | None:
-        answer = await self._cluster.ask_leader(
-            topic, partition, lambda route: FetchOffset(topic, partition, route.uid, group), self._deadline()
+    def _lessee(self, place: tuple[str, str]) -> PartitionLessee:
+        source = self._sources.get(place)
+        if isinstance(source, PartitionLessee):
+            return source
+        topic, partition = place
+        if source is None:
+            raise UnknownLease(f"{topic}/{partition} is not subscribed to any more", hint="others get what was leased")
+        raise InvalidRequest(
+            f"{topic}/{partition} is read by publish-subscribe: there is nothing to ack", hint="commit()"
         )
-        return answer.reply.offset
 
-    async def _commit(self, reader: PartitionReader, deadline: Deadline) -> None:
-        offset, group = reader.position, reader.group
-        assert group is not None
-        await self._cluster.ask_leader(
-            reader.topic,
-            reader.partition,
-            lambda route: CommitOffset(reader.topic, reader.partition, route.uid, group, offset),
-            deadline,
-        )
-        reader.committed = offset
 
-    async def _unsubscribe(self, reader: PartitionReader) -> None:
-        """Undo what reading needed. It is no loss if nobody hears it: the controller sees who is gone."""
-        request = UnSub(reader.topic, self.name, Mode.PSB_PULL, reader.group or "default", reader.partition)
-        try:
-            await self._cluster.ask_controller(request, Deadline(self._clock, LOOK_AGAIN_MS_MAX / 1000))
-        except ClymqError as error:
-            log.info("consumer %s: %s/%s stays subscribed: %s", self.name, reader.topic, reader.partition, error)
+class _Host:
+    """The consumer, as its subscriptions and runs see it."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self._consumer = consumer
+        self.name = consumer.name
+        self.pull = consumer.pull
+        self.ack = consumer.ack
+        self.nack = consumer.nack
+        self.commit = consumer.commit
+        self.resolve = consumer._positions.resolve
+        self.share_bytes = consumer._share_bytes
+        self.arrived = consumer._arrived
+
+    def add(self, source: Source) -> None:
+        """Take a new source."""
+        self._consumer._sources[source.topic, source.partition] = source
+        self._consumer._arrived()
+
+    async def remove(self, source: Source) -> None:
+        """Let a source go."""
+        sources = self._consumer._sources
+        if sources.get((source.topic, source.partition)) is source:
+            del sources[source.topic, source.partition]
+        await source.close()
+
+    async def give_back(self, messages: list[Message]) -> None:
+        """Have others get what nobody has looked at."""
+        for message in messages:
+            lessee = self._consumer._lessee((message.topic, message.partition))
+            await lessee.settler.settle(Nacked(unread=True), [(message.offset, message.offset + 1)])
+
+    async def prolong(self) -> None:
+        """Keep the leases that are about to end."""
+        for lessee in self._consumer._lessees():
+            await lessee.prolong()
+
+    def is_leased(self, message: Message) -> bool:
+        """Whether it has to be acked."""
+        source = self._consumer._sources.get((message.topic, message.partition))
+        return isinstance(source, PartitionLessee)
+
+
+def _ranges_of(x: Message | Messages) -> Iterator[tuple[str, str, int, int]]:
+    """Return which offsets are meant; of a whole `Messages` without a look at each of them."""
+    if isinstance(x, Messages):
+        return ((run.topic, run.partition, run.start, run.end) for run in x.runs)
+    if isinstance(x, Message):
+        return iter([(x.topic, x.partition, x.offset, x.offset + 1)])
+    raise InvalidRequest(f"{type(x).__name__} is neither a Message nor Messages")

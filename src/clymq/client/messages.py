@@ -54,6 +54,8 @@ class Run:
     start: int
     end: int
     delivery_count: int = 1
+    lease: int = 0
+    """What it is held by, point to point; 0: nothing."""
 
     def columns(self) -> pa.RecordBatch:
         """Return what the batch has of them, without a copy."""

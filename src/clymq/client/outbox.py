@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from clymq.client.accumulator import Accumulator, Draft, Moment
+from clymq.client.accumulator import Accumulator, Draft, Lane, Moment
 from clymq.client.cluster import Cluster
 from clymq.client.gathering import Gathering
 from clymq.client.receipts import Delivery, Outcome, Receipts
@@ -102,6 +102,15 @@ class Outbox:
         if draft.count == 1:
             self._opened(draft)
         return draft
+
+    def open_lane(self, topic: str, partition: str, value: bytes, value_bytes_max: int) -> tuple[Draft, Lane]:
+        """Accept one message that is only a value, and return a lane for more of them; see `Accumulator`."""
+        if self.unplaced_bytes:
+            self.check_room(0)
+        draft, lane = self._accumulator.open_lane(topic, partition, self._now, value, value_bytes_max)
+        if draft.count == 1:
+            self._opened(draft)
+        return draft, lane
 
     def add_many(
         self, topic: str, partition: str, count: int, size: int, fill: Callable[[BatchBuilder], object]

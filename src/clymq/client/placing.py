@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from clymq.client.accumulator import Draft, message_bytes
+from clymq.client.accumulator import Draft, Lane, message_bytes
 from clymq.client.cluster import Cluster
 from clymq.client.outbox import Outbox
 from clymq.client.partitioning import Sticky, partition_of
-from clymq.client.waiting import Deadline
+from clymq.client.waiting import Deadline, settled
 from clymq.errors import ClymqError
 from clymq.record import BatchBuilder
 from clymq.record.builder import Headers
@@ -37,10 +37,13 @@ class Placing:
         self._cluster = cluster
         self._outbox = outbox
         self._timeout = timeout
+        self._value_bytes_max = cluster.config.message_bytes_max
         self._sticky: dict[str, Sticky] = {}
         self._unplaced: dict[str, list[tuple[Any, ...]]] = {}
         self._looking: set[asyncio.Task[None]] = set()
         self._gates: dict[str, _Gate] = {}
+        self.lanes: dict[str, Lane] = {}
+        """By topic: where the next messages go that are only a value, as long as they fit."""
         outbox.on_closed = self._closed
 
     async def admit(self, topic: str, partition: str | None, size: int, deadline: Deadline) -> Sequence[str]:
@@ -50,13 +53,14 @@ class Placing:
         """
         names = self._names(topic, partition)
         gate = self._gates.get(topic)
-        if names and gate is None and self._outbox.fits(size):
+        if names and gate is None and topic not in self._unplaced and self._outbox.fits(size):
             return names
         if gate is None:
             gate = self._gates[topic] = _Gate()
         gate.waiting += 1
         try:
             async with gate.lock:
+                await self._placed(topic, deadline)
                 names = self._names(topic, partition) or await self._cluster.partitions(topic, deadline)
                 await self._outbox.room(size, deadline)
                 return names
@@ -90,11 +94,21 @@ class Placing:
             self._keep(topic, value, key, headers, partition, timestamp)
             return
         names = self._names(topic, partition)
-        if names:
-            draft = self._outbox.add(topic, self.choose(topic, names, key), value, key, headers, timestamp)
-            draft.unawaited = True
-        else:
+        if not names:
             self._keep(topic, value, key, headers, partition, timestamp)
+            return
+        place = self.choose(topic, names, key)
+        if key is None and headers is None and partition is None and timestamp is None:
+            draft, self.lanes[topic] = self._outbox.open_lane(topic, place, value, self._value_bytes_max)
+        else:
+            draft = self._outbox.add(topic, place, value, key, headers, timestamp)
+        draft.unawaited = True
+
+    async def _placed(self, topic: str, deadline: Deadline) -> None:
+        """Wait until no message of a topic waits for its partition: they come first."""
+        while topic in self._unplaced and not deadline.is_over:
+            looking = asyncio.gather(*self._looking, return_exceptions=True)
+            await settled(self._cluster.clock, looking, deadline.remaining_ms)
 
     async def all_placed(self) -> None:
         """Wait until no message waits for its partition."""

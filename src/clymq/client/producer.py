@@ -19,6 +19,7 @@ from clymq.client.admin import AsyncAdmin, TopicInfo
 from clymq.client.cluster import Cluster
 from clymq.client.gathering import Gathering
 from clymq.client.identity import default_name
+from clymq.client.intake import Intake
 from clymq.client.outbox import OnDelivery, Outbox
 from clymq.client.partitioning import by_key, by_key_column, cut_table, cuts
 from clymq.client.placing import Placing
@@ -88,6 +89,9 @@ class AsyncProducer:
             on_delivery=on_delivery,
         )
         self._placing = Placing(self._cluster, self._outbox, timeout)
+        self._lanes = self._placing.lanes
+        self._intake = Intake(self._placing, self._outbox, self._clock, timeout, config.message_bytes_max)
+        """For the blocking producer, which gathers messages in its caller's thread."""
         self._admin = AsyncAdmin.over(self._cluster, timeout)
 
     # --- Pushing ---
@@ -139,6 +143,20 @@ class AsyncProducer:
 
         Its fate is told to `on_delivery`, batch by batch; `flush` raises the first error.
         """
+        lane = self._lanes.get(topic)
+        if (
+            lane is not None
+            and key is None
+            and headers is None
+            and partition is None
+            and timestamp is None
+            and type(value) is bytes
+        ):
+            left = lane.left - len(value) - MESSAGE_BYTES
+            if left >= 0:
+                lane.left = left
+                lane.values.append(value)
+                return
         self._outbox.check_open()
         self._placing.place(topic, value, key, headers, partition, timestamp)
         self._outbox.hand_over()
@@ -214,9 +232,19 @@ class AsyncProducer:
 
     # --- As the administrator's ---
 
-    async def create_topic(self, name: str, **options: Any) -> TopicInfo:
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | Sequence[str] = 1,
+        ack: Ack | int = Ack.QUORUM,
+        replicas: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> TopicInfo:
         """Make a topic; see `AsyncAdmin.create_topic`."""
-        return await self._admin.create_topic(name, **options)
+        return await self._admin.create_topic(
+            name, partitions=partitions, ack=ack, replicas=replicas, settings=settings
+        )
 
     async def create_partition(self, topic: str, partition: str) -> bool:
         """Make a partition, in state -2; see `AsyncAdmin.create_partition`."""

@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from clymq import errors
 from clymq.client.cluster import LOOK_AGAIN_MS_MAX, Cluster, worth_retrying
 from clymq.client.messages import Run
+from clymq.client.read_routes import ReadRoutes
 from clymq.client.waiting import Backoff, Deadline
 from clymq.clock import pause
 from clymq.config import KiB, MiB
-from clymq.errors import ClymqError, CorruptBatch, NotSubscribed, OffsetOutOfRange, UnknownServerError
+from clymq.errors import ClymqError, CorruptBatch, OffsetOutOfRange, UnknownPartition
 from clymq.protocol.broker import Pull, Pulled
-from clymq.protocol.controller import ConGetBroker, ReadRoute, Sub
+from clymq.protocol.controller import ReadRoute
 from clymq.record import Batch, Kind
 from clymq.types import Mode
 
@@ -48,7 +48,12 @@ class PartitionReader:
         offset: int,
         share_bytes: Callable[[], int],
         on_change: Callable[[], None],
+        mode: Mode = Mode.PSB_PULL,
+        uid: str = "",
+        end: int | None = None,
+        spread: int = 0,
     ) -> None:
+        """`uid`: of no other partition of that name. `end`: no further. `spread`: which replica of a sealed block."""
         self.topic = topic
         self.partition = partition
         self.group = group
@@ -63,13 +68,16 @@ class PartitionReader:
         """What stands in the way at the moment."""
         self.seeks = 0
         """How often the user has gone elsewhere."""
-        self.subscribed = False
-        """It had to subscribe, which `close` has to undo."""
+        self.mode = mode
+        self._routes = ReadRoutes(cluster, topic, partition, consumer=consumer, group=group or "default", mode=mode)
         self._cluster = cluster
         self._clock = cluster.clock
         self._consumer = consumer
         self._share_bytes = share_bytes
         self._on_change = on_change
+        self._uid = uid
+        self._end = end
+        self._spread = spread
         self._backoff = Backoff(cluster.config, cluster.chance)
         self._kept: deque[Batch] = deque()
         self._kept_bytes = 0
@@ -112,6 +120,11 @@ class PartitionReader:
             await asyncio.gather(task, return_exceptions=True)
 
     @property
+    def subscribed(self) -> bool:
+        """Whether it had to subscribe, which whoever closes it has to undo."""
+        return self._routes.subscribed
+
+    @property
     def has_messages(self) -> bool:
         """Whether some can be taken at once."""
         return bool(self._kept)
@@ -138,7 +151,7 @@ class PartitionReader:
     # --- Reading ahead ---
 
     async def _run(self) -> None:
-        while True:
+        while self._end is None or self._fetched < self._end:
             self._room.clear()
             if self._kept_bytes and self._kept_bytes >= self._share_bytes() // 2:
                 await self._room.wait()
@@ -170,7 +183,6 @@ class PartitionReader:
         )
         limit_ms = PULL_WAIT_MS + self._cluster.config.request_ms_max
         answer = await self._cluster.ask(address, request, timeout_ms=limit_ms)
-        self._route_is_fresh = False
         self._keep(answer.payload)
         self._worked(answer.reply, route)
 
@@ -199,12 +211,16 @@ class PartitionReader:
             self._on_change()
 
     def _worked(self, reply: Pulled, route: ReadRoute) -> None:
+        self._going_well()
+        if reply.next_block or 0 <= route.end <= self._fetched:
+            self._route_is_stale = True  # the block is read to its end: who has the next one?
+
+    def _going_well(self) -> None:
         self._failures.clear()
         self._corrupt = 0
         self.problem = self.failing_since_ms = None
+        self._route_is_fresh = False
         self._backoff.reset()
-        if reply.next_block or 0 <= route.end <= self._fetched:
-            self._route_is_stale = True  # the block is read to its end: who has the next one?
 
     # --- Where to read ---
 
@@ -224,36 +240,20 @@ class PartitionReader:
         return self._route
 
     def _use(self, route: ReadRoute) -> None:
+        if self._uid and route.uid != self._uid:
+            raise UnknownPartition(f"{self.topic}/{self.partition} was deleted and made anew")
         self._route, self._route_is_stale, self._route_is_fresh = route, False, True
         places = [(route.broker, route.address), *((each.broker, each.address) for each in route.replicas)]
         for broker, address in places:
             self._cluster.learn(broker, address)
         self._candidates = list(dict.fromkeys(address for _, address in places if address))
+        if route.end >= 0 and self._candidates:  # sealed: all of them serve it
+            first = self._spread % len(self._candidates)
+            self._candidates = self._candidates[first:] + self._candidates[:first]
 
     async def _look_up(self) -> ReadRoute:
-        request = ConGetBroker(
-            topic=self.topic,
-            consumer=self._consumer,
-            option=Mode.PSB_PULL,
-            group=self.group or "default",
-            partition=self.partition,
-            offset=self._fetched,
-        )
         limit_ms = self._cluster.config.request_ms_max if self._route is None else LOOK_AGAIN_MS_MAX
-        deadline = Deadline(self._clock, limit_ms / 1000)
-        try:
-            routes = (await self._cluster.ask_controller(request, deadline)).routes
-        except NotSubscribed:
-            subscribe = Sub(self.topic, self._consumer, Mode.PSB_PULL, self.group or "default", self.partition)
-            await self._cluster.ask_controller(subscribe, deadline)
-            self.subscribed = True
-            routes = (await self._cluster.ask_controller(request, deadline)).routes
-        for route in routes:
-            if route.partition == self.partition:
-                if route.error:
-                    raise _error_of(route, self._fetched)
-                return route
-        raise errors.UnknownPartition(f"{self.topic} has no partition {self.partition}")
+        return await self._routes.find(self._fetched, Deadline(self._clock, limit_ms / 1000))
 
     # --- When something goes wrong ---
 
@@ -278,16 +278,3 @@ class PartitionReader:
         elif error.refresh:
             self._route_is_stale = True
         return worth_retrying(error, by_broker=bool(address))
-
-
-def _error_of(route: ReadRoute, offset: int) -> ClymqError:
-    """Return the error that stands in a route, as the class that its code names."""
-    if route.error == OffsetOutOfRange.code:
-        return OffsetOutOfRange(offset, first=route.offset, end=max(route.offset, route.end), hint=route.problem)
-    kind = getattr(errors, route.error, None)
-    if isinstance(kind, type) and issubclass(kind, ClymqError):
-        try:
-            return kind(route.problem)
-        except TypeError:
-            pass  # it has fields that a route does not carry
-    return UnknownServerError(f"{route.error}: {route.problem}")

@@ -75,6 +75,7 @@ class PartitionSender:
         self._unanswered: dict[int, NumberedBatch] = {}
         self._epoch_is_due = True
         self._epoch_until_ms = 0.0
+        self._is_fenced = False
         self._generation = 0
         self._failure: tuple[ClymqError, NumberedBatch] | None = None
         self._problem: ClymqError | None = None
@@ -107,7 +108,9 @@ class PartitionSender:
 
     def fail_all(self, error: ClymqError) -> None:
         """Give everything up for the same reason."""
-        if self._unanswered:
+        if isinstance(error, ProducerFenced):
+            self._is_fenced = True
+        elif self._unanswered:
             self._need_epoch()
         drafts = [batch.draft for batch in self._unanswered.values()] + list(self._queue)
         self._unanswered = {}
@@ -135,6 +138,8 @@ class PartitionSender:
         self._changed.set()
 
     def _has_work(self) -> bool:
+        if self._is_fenced:
+            return False  # another epoch of ours would fence whoever has taken our name
         if self._queue or self._unanswered or self._asking:
             return True
         # A batch was given up: fence it off even if no other push comes, as long as somebody may still wonder.

@@ -262,7 +262,7 @@ def test_what_is_read_ahead_is_bounded_by_the_credit() -> None:
             await producer.push_many("t", [bytes(1000)] * 2000, partition=name)
             await consumer.assign("t", name)
         await pause(cluster.clock, 2000)
-        held = sum(reader._kept_bytes for reader in consumer._readers.values())
+        held = sum(reader._kept_bytes for reader in consumer._sources.values())
         assert 100_000 < held <= 300_000
         assert len(await read(consumer, 4000)) == 4000
 

@@ -321,6 +321,21 @@ def test_a_zombie_that_asks_for_a_new_epoch_finds_out_that_it_is_one() -> None:
     virtually(run)
 
 
+def test_a_fenced_producer_asks_for_no_epoch_which_would_fence_its_successor() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.push("t", b"1")
+        async with AsyncProducer(cluster.bootstrap, name="p", surroundings=cluster.surroundings()) as successor:
+            await successor.push("t", b"2")
+            pushing = [asyncio.create_task(producer.push("t", value)) for value in EIGHT]
+            outcomes = await asyncio.gather(*pushing, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {ProducerFenced}
+            await pause(cluster.clock, 5000)
+            assert (await successor.push("t", b"3")).offset == 2
+        assert cluster.topics["t"]["0"].epochs == [1, 2]
+
+    producing(main, name="p", batch_bytes=512)
+
+
 def test_a_restarted_producer_goes_on_after_the_last_number() -> None:
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
         await producer.push_many("t", [b"1", b"2", b"3"])

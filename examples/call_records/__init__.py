@@ -1,0 +1,1 @@
+"""Call records to counts per city and ten minutes; see pipeline.yaml."""

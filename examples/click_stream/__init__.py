@@ -1,0 +1,1 @@
+"""Clicks to sessions; see pipeline.yaml."""

@@ -1,0 +1,81 @@
+"""Messages whose fate nobody waits for, taken in by a coroutine that waits where there is no room.
+
+For whoever gathers messages elsewhere and hands them over as they are: the blocking producer. What is wrong with them
+is reported as for every batch: to `on_delivery`, and by `flush`.
+"""
+
+from __future__ import annotations
+
+from clymq.client.accumulator import message_bytes
+from clymq.client.outbox import Outbox
+from clymq.client.placing import Placing
+from clymq.client.waiting import Deadline
+from clymq.clock import Clock
+from clymq.errors import ClymqError
+from clymq.record import BatchBuilder
+from clymq.record.builder import Headers
+
+
+class Intake:
+    """See the module."""
+
+    def __init__(self, placing: Placing, outbox: Outbox, clock: Clock, timeout: float, message_bytes_max: int) -> None:
+        self._placing = placing
+        self._outbox = outbox
+        self._clock = clock
+        self._timeout = timeout
+        self._message_bytes_max = message_bytes_max
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is accepted and not settled."""
+        return self._outbox.buffered_bytes
+
+    def check_open(self) -> None:
+        """Raise the reason for which nothing is accepted any more, if there is one."""
+        self._outbox.check_open()
+
+    def check(self, value: bytes, key: bytes | None, headers: Headers | None, timestamp: int | None) -> None:
+        """Raise what is wrong with a message in itself."""
+        BatchBuilder(message_bytes_max=self._message_bytes_max).add(
+            value, key=key, headers=headers, timestamp=timestamp
+        )
+
+    async def add_values(self, topic: str, values: list[bytes], size: int) -> None:
+        """Add messages that are only values, so many bytes of them, which fit into one batch."""
+        try:
+            names = await self._placing.admit(topic, None, size, self._deadline())
+            place = self._placing.choose(topic, names, None)
+            draft = self._outbox.add_many(topic, place, len(values), size, lambda builder: builder.add_values(values))
+        except ClymqError as error:
+            self._outbox.report(error, unawaited=True)
+            return
+        draft.unawaited = True
+        self._outbox.hand_over()
+
+    async def add(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: str | None,
+        timestamp: int | None,
+    ) -> None:
+        """Add one message that was checked."""
+        try:
+            names = await self._placing.admit(topic, partition, message_bytes(value, key, headers), self._deadline())
+            place = self._placing.choose(topic, names, key)
+            draft = self._outbox.add(topic, place, value, key, headers, timestamp)
+        except ClymqError as error:
+            self._outbox.report(error, unawaited=True)
+            return
+        draft.unawaited = True
+        self._outbox.hand_over()
+
+    def send_now(self) -> None:
+        """Send what was added without waiting for more."""
+        self._outbox.send_now()
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._clock, self._timeout)

@@ -1,0 +1,89 @@
+"""Being there: a consumer makes itself known to brokers, answers their heartbeats, and takes its leave.
+
+The heartbeats are answered by the event loop, whatever the user does with messages meanwhile. (A program that keeps the
+event loop itself busy is not there, and its leases go to others. The blocking consumer has an event loop of its own.)
+Deliveries that brokers push arrive here too, and are handed to whoever has asked for them, by their number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from clymq.client.cluster import Cluster
+from clymq.errors import ClymqError
+from clymq.protocol.broker import ConInfo, PingPong, Pub
+from clymq.protocol.verbs import Done
+from clymq.rpc.peer import Call, Peer
+
+log = logging.getLogger("clymq.client")
+
+LEAVE_MS_MAX: Final = 1000.0
+
+OnPub = Callable[[Pub, memoryview], None]
+
+
+class Presence:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, consumer: str) -> None:
+        self._cluster = cluster
+        self._consumer = consumer
+        self._known: dict[Peer, asyncio.Task[None]] = {}
+        self._deliveries: dict[int, OnPub] = {}
+        self._numbers = count(1)
+        cluster.serve(PingPong, lambda call: call.reply(Done()))
+        cluster.serve(Pub, self._delivered)
+
+    async def greet(self, peer: Peer) -> None:
+        """Make sure that a broker knows us on this connection."""
+        task = self._known.get(peer)
+        if task is None:
+            task = self._known[peer] = asyncio.create_task(self._introduce(peer))
+            peer.on_closed(lambda _reason: self._forget(peer))
+        elif task.done() and not task.cancelled() and task.exception() is None:
+            return
+        try:
+            await asyncio.shield(task)
+        except ClymqError:
+            if self._known.get(peer) is task:
+                del self._known[peer]
+            raise
+
+    def expect(self, on_pub: OnPub) -> int:
+        """Return a number for deliveries that are going to be asked for."""
+        number = next(self._numbers)
+        self._deliveries[number] = on_pub
+        return number
+
+    def expect_no_more(self, number: int) -> None:
+        """Take nothing more under a number."""
+        self._deliveries.pop(number, None)
+
+    async def leave(self) -> None:
+        """Say good-bye, so that leases come back at once. It is no loss if nobody hears it: they do by themselves."""
+        known, self._known = self._known, {}
+        for task in known.values():
+            task.cancel()
+        await asyncio.gather(*known.values(), return_exceptions=True)
+        await asyncio.gather(*(self._say_good_bye(peer) for peer in known if peer.is_open))
+
+    def _forget(self, peer: Peer) -> None:
+        self._known.pop(peer, None)
+
+    async def _introduce(self, peer: Peer) -> None:
+        await peer.ask(ConInfo(self._consumer), timeout_ms=self._cluster.config.request_ms_max)
+
+    async def _say_good_bye(self, peer: Peer) -> None:
+        try:
+            await peer.ask(ConInfo(self._consumer, leaving=True), timeout_ms=LEAVE_MS_MAX)
+        except ClymqError as error:
+            log.info("consumer %s: %s did not hear the good-bye: %s", self._consumer, peer, error)
+
+    def _delivered(self, call: Call) -> None:
+        on_pub = self._deliveries.get(call.request.subscription)
+        if on_pub is not None:
+            on_pub(call.request, call.payload)
