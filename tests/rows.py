@@ -44,11 +44,11 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run one test; none takes longer than a minute."""
+def run(work: Coroutine[Any, Any, T], *, seconds_max: float = 60) -> T:
+    """Run one test; few take longer than a minute."""
 
     async def limited() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(seconds_max):
             return await work
 
     return asyncio.run(limited())
@@ -93,11 +93,14 @@ class RawProducer:
     name: str = "raw"
     epoch: int = 0
     next: int = 1
+    ack: int = -1
 
     @classmethod
-    async def begin(cls, asking: Asking, topic: str, partition: str = "0", name: str = "raw") -> RawProducer:
+    async def begin(
+        cls, asking: Asking, topic: str, partition: str = "0", name: str = "raw", *, ack: int = -1
+    ) -> RawProducer:
         route = await asking.route(topic, partition)
-        producer = cls(asking, topic, partition, route.uid, name)
+        producer = cls(asking, topic, partition, route.uid, name, ack=ack)
         request = InitProducer(topic, partition, route.uid, name)
 
         async def initialised() -> bool:
@@ -122,7 +125,7 @@ class RawProducer:
         """Push to a broker, or to whoever leads."""
         broker = to or await self.asking.cluster.leading(self.topic, self.partition)
         number = self.next if cmdindex is None else cmdindex
-        request = Push(self.topic, self.partition, self.uid, self.name, number, ack=-1)
+        request = Push(self.topic, self.partition, self.uid, self.name, number, ack=self.ack)
         return await self.asking.server(broker, request, [data], seconds=seconds)
 
 

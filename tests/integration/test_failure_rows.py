@@ -35,8 +35,6 @@ from rows import (
 )
 
 RESUME_SECONDS_MAX = 2.0
-# Until the next leader is in the tree a producer asks again and again, with pauses that double.
-LOOKUPS_MAX = 12
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +220,7 @@ def test_rows_35_39_all_brokers_are_killed_at_once_and_nothing_is_lost_or_double
 
 
 @pytest.mark.quick_skip
-def test_row_66_a_failover_costs_a_few_lookups_however_many_pushes_wait(cluster: ProcessCluster) -> None:
+def test_row_66_a_failover_costs_one_lookup_however_many_pushes_wait(cluster: ProcessCluster) -> None:
     async def check() -> None:
         async with AsyncAdmin(cluster.bootstrap) as admin:
             await admin.create_topic("lookups", partitions=1)
@@ -232,9 +230,8 @@ def test_row_66_a_failover_costs_a_few_lookups_however_many_pushes_wait(cluster:
             assert forwarder.counts["ProGetBroker"] == 1
             cluster.kill(await cluster.leading("lookups", "0"))
             await asyncio.gather(*(producer.push("lookups", b"x") for _ in range(200)))
-            lookups = forwarder.counts["ProGetBroker"] - 1
-            print(f"{lookups} lookups for a failover")
-            assert 1 <= lookups <= LOOKUPS_MAX
+            # The zkserver waits for the next leader, and then says who it is.
+            assert forwarder.counts["ProGetBroker"] == 2
 
     run(check())
 

@@ -265,6 +265,24 @@ def test_after_a_lost_session_followers_still_get_what_there_is() -> None:
 # --- De-duplication ---
 
 
+def test_a_leader_that_retires_writes_what_has_arrived_and_is_covered_when_a_majority_has_it() -> None:
+    hosts = Hosts()
+    producer = begun(hosts)
+    alone(hosts)
+    producer.push(b"1")
+    producer.push(b"2", ack=0)
+    hosts.brokers["a"].host.retire()
+    assert [type(answer) for answer in producer.answers] == [Stored, Stored]
+    assert batches(hosts)[-1].values() == [b"2"]
+    with pytest.raises(NotLeader):
+        producer.push(b"3")
+    assert not hosts.brokers["a"].host.is_covered
+    hosts.cut.clear()
+    hosts.clock.advance(5_000)
+    assert hosts.brokers["a"].host.is_covered
+    assert hosts.log_of("b") == hosts.log_of("a")
+
+
 def test_the_same_batch_twice_is_stored_once_and_answered_twice_with_its_offset() -> None:
     hosts = Hosts()
     producer = begun(hosts)

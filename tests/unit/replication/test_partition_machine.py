@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from clymq.config import Config
@@ -28,6 +30,7 @@ from clymq.replication.entries import (
     Commit,
     EndedLease,
     Genesis,
+    HandOver,
     Range,
     Seal,
     Timeout,
@@ -196,12 +199,38 @@ def test_a_duplicate_is_refused_after_many_rolls() -> None:
     assert leader.init("p") == Initialised(2, 8, (StoredBatch(1, 3, 0, False), StoredBatch(7, 2, 3, True)))
 
 
-def test_leases_reach_the_first_leader_of_the_next_block_and_no_later_one() -> None:
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda leader: leader.commit(Commit(group="g", offset=1)),
+        lambda leader: leader.init("new"),
+        lambda leader: leader.push("p", 8),
+    ],
+    ids=["control", "producer", "data"],
+)
+def test_leases_reach_the_leaders_of_the_next_block_until_one_of_them_has_written_something(
+    write: Callable[[Leader], object],
+) -> None:
+    """A leader may be gone before it has done anything: then the next one goes on with them."""
     leader = busy()
     following = leader.next_block(leader.seal(leases=(b"one", b"two")))
     assert following.elected == Elected("Broker0", 1, (b"one", b"two"))
     following.lose_leadership()
-    assert following.elect() == Elected("Broker0", 2, ())
+    assert following.elect() == Elected("Broker0", 2, (b"one", b"two"))
+    write(following)
+    following.apply()
+    following.lose_leadership()
+    assert following.elect() == Elected("Broker0", 3, ())
+
+
+def test_leases_that_a_leader_hands_over_reach_the_next_one() -> None:
+    leader = busy()
+    leader.commit(HandOver(leases=(b"one",)))
+    leader.lose_leadership()
+    assert leader.elect() == Elected("Broker0", 2, (b"one",))
+    leader.commit(HandOver())
+    leader.lose_leadership()
+    assert leader.elect() == Elected("Broker0", 3, ())
 
 
 def test_leases_wait_for_a_leader_through_a_checkpoint() -> None:

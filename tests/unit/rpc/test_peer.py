@@ -134,6 +134,20 @@ def test_an_error_comes_back_as_itself_and_the_connection_goes_on() -> None:
     in_world(test)
 
 
+def test_what_is_closed_at_the_server_is_a_lost_connection_to_who_asked() -> None:
+    """`ClosedError` is for whoever closed something; the caller has closed nothing, and may ask somebody else."""
+
+    async def test(world: World) -> None:
+        def refuse(call: Call) -> None:
+            raise ClosedError("the store is not open")
+
+        await world.start({Push: refuse})
+        with pytest.raises(ConnectionLost, match="the store is not open"):
+            await world.peer.ask(push(), timeout_ms=1000)
+
+    in_world(test)
+
+
 def test_a_mistake_in_a_handler_is_logged_and_answered_and_the_connection_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

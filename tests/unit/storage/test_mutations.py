@@ -85,14 +85,10 @@ def replace_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def vote_without_sync(patch: pytest.MonkeyPatch) -> None:
-    original = VoteFile.save
-
     def save(self: VoteFile, new: vote.Vote) -> None:
-        sync, self._file.sync = self._file.sync, lambda: None
-        try:
-            original(self, new)
-        finally:
-            self._file.sync = sync
+        sequence = self._sequence + 1
+        self._files.open(self._path).write(sequence % 2 * vote.SLOT_BYTES, [vote._slot(sequence, new)])
+        self._sequence, self.vote = sequence, new
 
     patch.setattr(VoteFile, "save", save)
 
