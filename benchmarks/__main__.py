@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import raft, raft_processes, report, rpc, storage, store
+from benchmarks import cluster, raft, raft_processes, report, rpc, spark, storage, store
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], list[report.Row]]]] = {
+    "cluster": ("a whole cluster, beside a bare copy, a bare skeleton and NATS", cluster.run),
     "raft": ("the consensus core in memory, three replicas on one core", raft.run),
     "rpc": ("requests over TCP, beside a bare socket with the same bytes", rpc.run),
+    "spark": ("Spark's tables and streams, beside Arrow batches from and to memory", spark.run),
     "storage": ("batches and blocks on one disk, beside plain writev and pread", storage.run),
     "store": ("the embedded metadata store and ZooKeeper, beside synced appends", store.run),
 }

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from clymq import AsyncAdmin, AsyncProducer
+from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer, Message
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ClymqError
+from clymq.errors import ClymqError, PartitionUnset, UnknownTopic
 from clymq.protocol import broker as wire
 from clymq.protocol.controller import ConGetBroker, ReadRoute, Sub
 from clymq.protocol.verbs import Done, Reply, Request
@@ -27,6 +27,8 @@ from clymq.types import Mode
 
 R = TypeVar("R", bound=Reply)
 ASK_MS = 10_000
+# Nobody is to lose a leadership because the machine has other things to do: what a leader has leased goes with it.
+PATIENT = {"controller_tick_ms": 200, "election_ms_min": 3000, "election_ms_max": 5000, "heartbeat_ms": 100}
 SECONDS = 30.0
 
 
@@ -210,3 +212,22 @@ async def push_values(cluster: LocalCluster, topic: str, values: Sequence[bytes]
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
+
+
+async def dead_letters(cluster: LocalCluster, topic: str, count: int) -> list[Message]:
+    """Return the dead letters of a topic's first partition, once there are so many."""
+    async with AsyncConsumer(cluster.bootstrap) as consumer:
+
+        async def arrived() -> bool:
+            try:
+                return (await consumer.end_offsets(f"{topic}.dlq")).get("0", 0) >= count
+            except (UnknownTopic, PartitionUnset):
+                return False
+
+        await until_asked(arrived, f"{count} dead letters are there", seconds_max=SECONDS)
+        end = (await consumer.end_offsets(f"{topic}.dlq"))["0"]
+        await consumer.assign(f"{topic}.dlq", "0")
+        letters: list[Message] = []
+        while len(letters) < end:
+            letters += list(await consumer.pull(timeout=SECONDS))
+        return letters

@@ -102,11 +102,14 @@ class FakeBroker:
                 self.blocks[key] = FakeBlock(place.start, place.start)
 
     def mend(self, others: Mapping[str, FakeBroker]) -> list[HostedBlock]:
-        """Make sealed blocks whole from others that are; return the copies that became so just now."""
+        """Make sealed blocks whole from others that are; return all copies that are so: told until it is heard."""
         made = []
         for key, place in self.hosted.items():
             held = self.blocks.get(key)
-            if not place.sealed or (held is not None and held.seal_crc == place.seal_crc):
+            if not place.sealed:
+                continue
+            if held is not None and held.seal_crc == place.seal_crc:
+                made += [place] if place.copy else []
                 continue
             if held is None and not place.copy:
                 continue

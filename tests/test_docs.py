@@ -16,9 +16,15 @@ EXAMPLES = [
 ]
 
 
+ADDRESS = "127.0.0.1:7878"
+"""Where the examples look for a cluster; the one of the tests is elsewhere."""
+
+
 @pytest.mark.parametrize(("page", "code"), EXAMPLES, ids=lambda value: getattr(value, "name", ""))
-def test_examples_run_as_written(page: Path, code: str) -> None:
+def test_examples_run_as_written(page: Path, code: str, request: pytest.FixtureRequest) -> None:
     printed = io.StringIO()
+    if ADDRESS in code:
+        code = code.replace(ADDRESS, request.getfixturevalue("clymq_bootstrap"))
     with contextlib.redirect_stdout(printed):
         exec(compile(code, str(page), "exec"), {"__name__": "example"})
     for expected in re.findall(r"print\(.*\)\s+# (\(.*\))$", code, flags=re.MULTILINE):

@@ -1,4 +1,4 @@
-"""One suite for TCP and for its twin in memory."""
+"""One suite for TCP, for its twin in memory, and for the one between simulated processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from clymq.clock import SystemClock
-from clymq.errors import ConnectFailed, ConnectionLost, InvalidRequest
+from clymq.errors import ConfigError, ConnectFailed, ConnectionLost, InvalidRequest
 from clymq.rpc.memory import MemoryNetwork
 from clymq.rpc.transport import TcpTransport, Transport, Wire, format_address, parse_address
+from clymq.simulation.cluster.loop import Life, VirtualLoop
+from clymq.simulation.cluster.network import Network
 
 WAIT_SECONDS = 20
 # Wires that a test has made or accepted; closed behind it.
@@ -50,12 +52,16 @@ class Collector:
         return bytes(self.data)
 
 
-@pytest.fixture(params=["tcp", "memory"])
+@pytest.fixture(params=["tcp", "memory", "simulated"])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Transport], Awaitable[None]]], None]:
     async def main(test: Callable[[Transport], Awaitable[None]]) -> None:
-        transport: Transport = (
-            TcpTransport() if request.param == "tcp" else MemoryNetwork(SystemClock()).transport("127.0.0.1")
-        )
+        transport: Transport = TcpTransport()
+        if request.param == "memory":
+            transport = MemoryNetwork(SystemClock()).transport("127.0.0.1")
+        elif request.param == "simulated":
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualLoop)
+            transport = Network(loop, lambda *_: 0.1).transport(Life(loop, "127.0.0.1"))
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await test(transport)
@@ -64,7 +70,11 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Transport], Await
                 wire.abort()
             WIRES.clear()
 
-    return lambda test: asyncio.run(main(test))
+    def run_main(test: Callable[[Transport], Awaitable[None]]) -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop if request.param == "simulated" else None) as runner:
+            runner.run(main(test))
+
+    return run_main
 
 
 Run = Callable[[Callable[[Transport], Awaitable[None]]], None]
@@ -247,7 +257,7 @@ def test_where_nobody_listens_is_an_error_that_names_the_address(run: Run) -> No
 def test_an_address_that_is_taken_is_an_error_and_free_again_once_closed(run: Run) -> None:
     async def test(transport: Transport) -> None:
         listener = await transport.listen("127.0.0.1:0", WIRES.append)
-        with pytest.raises(ConnectFailed, match=listener.address):
+        with pytest.raises(ConfigError, match=listener.address):
             await transport.listen(listener.address, WIRES.append)
         listener.close()
         again = await transport.listen(listener.address, WIRES.append)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clymq.simulation.chaos.anomalies import Kind
 from clymq.simulation.chaos.checker import Verdict
-from clymq.simulation.chaos.plan import Options
+from clymq.simulation.chaos.plan import ModeKind, Options
 from clymq.simulation.chaos.run import Chaos
 from clymq.testing.namespaces import Namespaces
 
@@ -30,3 +31,13 @@ def test_row_69_random_faults_lose_double_and_reorder_nothing_and_leave_equal_re
     assert not verdict.anomalies
     assert verdict.acknowledged > 1000
     assert verdict.read >= verdict.acknowledged
+
+
+def convicted(folder: Path, mutation: str, mode: ModeKind, faults: tuple[str, ...], kind: Kind) -> None:
+    verdict = run(folder, Options(seed=11, minutes=0.5, mode=mode, network=NETWORK, faults=faults), mutation)
+    assert kind in verdict.counts
+
+
+@pytest.mark.quick_skip
+def test_brokers_that_acknowledge_what_is_not_committed_are_convicted(tmp_path: Path) -> None:
+    convicted(tmp_path, "ack_before_commit", "raft", ("kill",), Kind.LOST)

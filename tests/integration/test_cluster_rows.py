@@ -37,7 +37,7 @@ from clymq.protocol.controller import (
     Status,
     Sub,
 )
-from clymq.protocol.hosting import CloseAccept, CloseRaftPartition, PrepareState
+from clymq.protocol.hosting import CloseAccept, CloseRaftPartition, PrepareSend, PrepareState
 from clymq.testing.namespaces import Namespaces
 from clymq.testing.process_cluster import ProcessCluster
 from clymq.testing.store_cluster import StoreKind
@@ -565,6 +565,40 @@ def test_row_52_an_offset_is_found_in_its_block_or_nowhere(cluster: ProcessClust
             assert len((await self_route(0)).replicas) == 2
             nowhere = await self_route(-1)
             assert nowhere.error == "OffsetOutOfRange"
+
+    run(check())
+
+
+@pytest.mark.quick_skip
+def test_rows_51_54_a_group_has_an_entry_at_its_cursor_for_each_partition_and_preparing_again_changes_nothing(
+    cluster: ProcessCluster,
+) -> None:
+    async def check() -> None:
+        async with (
+            Asking(cluster) as asking,
+            AsyncAdmin(cluster.bootstrap) as admin,
+            AsyncProducer(cluster.bootstrap) as producer,
+        ):
+            await admin.create_topic("shared", partitions=["a", "b"])
+            for name, count in (("a", 3), ("b", 5)):
+                await producer.push_many("shared", [b"x"] * count, partition=name)
+            await asking.controller(Sub("shared", "me", Mode.PTP_PULL))
+            asked = ConGetBroker("shared", "me", Mode.PTP_PULL)
+            for _ in range(2):
+                routes = {route.partition: route for route in (await asking.controller(asked)).routes}
+                assert {name: (route.error, route.offset) for name, route in routes.items()} == {
+                    "a": ("", 0),
+                    "b": ("", 0),
+                }
+                assert routes["a"].broker == await cluster.leading("shared", "a")
+            uid, leader = routes["b"].uid, routes["b"].broker
+            make = PrepareSend("shared", "b", uid, block=1, mode=Mode.PTP_PULL, group="late", consumer="me", offset=2)
+            again = PrepareSend("shared", "b", uid, block=1, mode=Mode.PTP_PULL, group="late", consumer="me", offset=4)
+            assert [(await asking.server(leader, each)).offset for each in (make, again)] == [2, 2]
+            nowhere = PrepareSend(
+                "shared", "b", "0" * 32, block=1, mode=Mode.PSB_PULL, group="", consumer="me", offset=0
+            )
+            assert isinstance(await refusal(asking.server(leader, nowhere)), UnknownPartition)
 
     run(check())
 

@@ -7,43 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from clymq import Ack, AsyncAdmin, AsyncConsumer, Message
+from clymq import Ack, AsyncAdmin, Message
 from clymq.errors import InvalidRequest
 from clymq.protocol import broker as wire
 from clymq.protocol.broker import OffsetRange
 from clymq.testing import LocalCluster
-from clymq.testing.waiting import until_asked
-from consuming import RawConsumer, consuming, make_topic, numbered, push_values
-from rows import LONG_SECONDS, refusal, run
+from consuming import PATIENT, RawConsumer, consuming, dead_letters, make_topic, numbered, push_values
+from rows import refusal, run
 
 BOTH_MODES = pytest.mark.parametrize("ack", [Ack.QUORUM, Ack.LEADER], ids=["raft", "fetch"])
 
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, config={"controller_tick_ms": 200}) as cluster:
+    with LocalCluster(brokers=3, config=PATIENT) as cluster:
         yield cluster
-
-
-async def dead_letters(cluster: LocalCluster, topic: str, count: int) -> list[Message]:
-    """Wait for so many dead letters, and for no more."""
-    async with AsyncConsumer(cluster.bootstrap) as consumer:
-
-        async def exists() -> bool:
-            async with AsyncAdmin(cluster.bootstrap) as admin:
-                return f"{topic}.dlq" in await admin.list_topics()
-
-        await until_asked(exists, f"{topic}.dlq is there", seconds_max=LONG_SECONDS)
-
-        async def arrived() -> bool:
-            return (await consumer.end_offsets(f"{topic}.dlq"))["0"] >= count
-
-        await until_asked(arrived, f"{count} dead letters are there", seconds_max=LONG_SECONDS)
-        await consumer.assign(f"{topic}.dlq", "0")
-        letters: list[Message] = []
-        while len(letters) < count:
-            letters += list(await consumer.pull(timeout=LONG_SECONDS))
-        return letters
 
 
 def told(letter: Message) -> dict[str, str]:

@@ -168,7 +168,7 @@ def test_rows_31_33_39_leaders_are_killed_during_pushes_and_nothing_is_lost_doub
         async with AsyncAdmin(cluster.bootstrap) as admin, tree(cluster) as catalog:
             await admin.create_topic("failover", partitions=1)
             async with pushing(cluster, "failover") as acknowledged:
-                for _ in range(1 if size == "quick" else 3):
+                for _ in range({"quick": 1, "normal": 4, "long": 10}[size]):
                     leader = await cluster.leading("failover", "0")
                     before = (await catalog.chain("failover", "0").active()).block.value
                     killed_at, count = time.monotonic(), len(acknowledged)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from clymq import Ack, AsyncAdmin, AsyncConsumer, AsyncProducer
-from clymq.errors import ClymqError, NotLeader, StaleEpoch
-from clymq.protocol.controller import PartitionStatus, Status
+from clymq.clock import SystemClock
+from clymq.config import Config
+from clymq.errors import ClymqError, DataLost, NotLeader, StaleEpoch
+from clymq.metadata.catalog import Catalog
+from clymq.metadata.remote import RemoteStore
+from clymq.protocol.controller import PartitionStatus, ReplicaDown, Status
 from clymq.protocol.hosting import CloseAccept
+from clymq.rpc.transport import TcpTransport
 from clymq.storage.files import RealFiles
 from clymq.storage.vote import Vote, VoteFile
 from clymq.testing import LocalCluster
 from clymq.testing.waiting import until_asked
-from rows import LONG_SECONDS, Asking, refusal, run
+from rows import LONG_SECONDS, Asking, refusal, roll, run
 
 CONFIG = {
     "session_timeout_ms": 1500,
@@ -180,9 +187,7 @@ def test_a_replica_that_is_fenced_takes_no_part_in_its_group_also_after_a_restar
 def vote(cluster: LocalCluster, broker: str) -> Vote:
     files = RealFiles(sync_threads=1)
     try:
-        file = VoteFile.open(files, str(folder(cluster, broker, 1) / "vote"))
-        file.close()
-        return file.vote
+        return VoteFile.open(files, str(folder(cluster, broker, 1) / "vote")).vote
     finally:
         files.close()
 
@@ -220,3 +225,38 @@ def test_a_fetch_block_is_ended_by_force_at_what_a_follower_holds(cluster: Local
         assert await push(cluster, b"after") == [10]
 
     run(force())
+
+
+def test_a_reader_is_told_which_offsets_nobody_has_any_more_and_may_step_over_them(clymq_cluster: LocalCluster) -> None:
+    async def check() -> None:
+        cluster = clymq_cluster
+        async with AsyncAdmin(cluster.bootstrap) as admin, Asking(cluster) as asking, tree_of(cluster) as catalog:
+            await admin.create_topic("gone", replicas=1)
+            async with AsyncProducer(cluster.bootstrap) as producer:
+                await producer.push_many("gone", numbers(0, 5))
+                await roll(asking, "gone")
+                await producer.push_many("gone", numbers(5, 8))
+            uid = (await asking.route("gone")).uid
+            (replica,) = await catalog.chain("gone", "0").sealed_replicas(1)
+            lost = ReplicaDown("gone", "0", uid, 1, replica.broker, replica.disk_id, "its disk was wiped")
+            await asking.controller(lost)
+            async with AsyncConsumer(cluster.bootstrap) as consumer:
+                await consumer.assign("gone", "0", 2)
+                with pytest.raises(DataLost) as told:
+                    await consumer.pull(timeout=LONG_SECONDS)
+                assert (told.value.start, told.value.end) == (0, 5)
+                await consumer.seek("gone", "0", told.value.end)
+                assert [each.value for each in await consumer.pull(timeout=LONG_SECONDS)] == numbers(5, 8)
+
+    run(check())
+
+
+@asynccontextmanager
+async def tree_of(cluster: LocalCluster) -> AsyncIterator[Catalog]:
+    address = cluster.addresses["ZkServer0"]
+    store = RemoteStore(TcpTransport(), address, SystemClock(), Config(), name="test", chance=random.random)
+    await store.open()
+    try:
+        yield Catalog(store)
+    finally:
+        await store.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer
-from clymq.errors import NotController, RequestTimeout
+from clymq.errors import InvalidRequest, NotController, RequestTimeout
 from clymq.metadata.catalog import Catalog
 from clymq.testing import LocalCluster
 from rows import LONG_SECONDS, refusal, run
@@ -118,7 +118,7 @@ def test_a_killed_leader_is_replaced_and_a_frozen_one_acknowledges_nothing() -> 
 
 
 def test_cuts_are_refused_with_what_to_use_instead() -> None:
-    with pytest.raises(NotImplementedError, match="ProcessCluster"):
+    with pytest.raises(InvalidRequest, match="ProcessCluster"):
         LocalCluster(2).partition("Broker0", "Broker1")
 
 

@@ -13,7 +13,7 @@ from clymq.protocol.broker import Credit, StartToGet
 from clymq.testing import LocalCluster
 from clymq.testing.waiting import until_asked
 from clymq.types import Mode
-from consuming import RawConsumer, consuming, make_topic, numbered, push_values, values_in
+from consuming import PATIENT, RawConsumer, consuming, make_topic, numbered, push_values, values_in
 from rows import LONG_SECONDS, Asking, roll, run
 
 BOTH_MODES = pytest.mark.parametrize("ack", [Ack.QUORUM, Ack.LEADER], ids=["raft", "fetch"])
@@ -22,7 +22,7 @@ MUCH = 64 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, config={"controller_tick_ms": 200}) as cluster:
+    with LocalCluster(brokers=3, config=PATIENT) as cluster:
         yield cluster
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from clymq import Ack
-from clymq.errors import ClymqError, NotPrepared, UnknownLease
+from clymq.config import Config
+from clymq.errors import ClymqError, NotLeader, NotPrepared, UnknownLease
 from clymq.protocol import broker as wire
 from clymq.protocol.broker import OffsetRange
 from clymq.protocol.controller import ListGroups, ResetGroup
 from clymq.testing import LocalCluster
 from clymq.testing.waiting import until_asked
-from consuming import consuming, make_topic, numbered, push_values
+from clymq.types import Mode
+from consuming import RawConsumer, consuming, make_topic, numbered, push_values
 from rows import LONG_SECONDS, Asking, refusal, run
 
 
@@ -28,6 +32,7 @@ async def refusal_or_none(work: Coroutine[Any, Any, Any]) -> ClymqError | None:
     return None
 
 
+MESSAGES = 100_000
 BOTH_MODES = pytest.mark.parametrize("ack", [Ack.QUORUM, Ack.LEADER], ids=["raft", "fetch"])
 
 
@@ -177,6 +182,85 @@ def test_a_pull_waits_for_messages_and_for_what_comes_back(clymq_cluster: LocalC
             assert (await waiting).offsets == [0, 1]
 
     run(body())
+
+
+@pytest.mark.parametrize("mode", [Mode.PTP_PULL, Mode.PSB_PULL])
+def test_pulls_that_are_given_up_leave_nothing_behind(clymq_cluster: LocalCluster, mode: Mode) -> None:
+    async def body() -> None:
+        topic = f"given-up-{mode.name}"
+        await make_topic(clymq_cluster, topic)
+        async with consuming(clymq_cluster, topic, "one") as (one,):
+            request = structs.replace(one.pull_request(wait_ms=60_000), mode=mode)
+            for _ in range(Config().window_requests // 100 + 1):
+                waiting = [asyncio.create_task(one.ask(request)) for _ in range(100)]
+                await asyncio.sleep(0.02)
+                for each in waiting:
+                    each.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+            await push_values(clymq_cluster, topic, numbered(1))
+            answer = await one.ask(request)
+            assert len(answer.payload) > 0
+
+    run(body())
+
+
+def test_row_57_a_restarted_consumer_goes_on_at_the_cursor(clymq_cluster: LocalCluster) -> None:
+    async def body() -> None:
+        await make_topic(clymq_cluster, "row57")
+        await push_values(clymq_cluster, "row57", numbered(10))
+        for begin in (0, 4, 8):
+            async with consuming(clymq_cluster, "row57", "one") as (one,):
+                assert one.routes["0"].offset == begin
+                leased = await one.pull(count=4, wait_ms=5000)
+                assert leased.offsets[0] == begin
+                await one.ack(leased)
+
+    run(body())
+
+
+@BOTH_MODES
+def test_row_58_three_consumers_share_three_partitions_and_get_each_message_once(
+    clymq_cluster: LocalCluster, ack: Ack
+) -> None:
+    async def body() -> None:
+        topic, each = f"row58-{ack.name}", MESSAGES // 3
+        await make_topic(clymq_cluster, topic, partitions=3, ack=ack)
+        delivered: Counter[tuple[str, int]] = Counter()
+
+        async def consume(consumer: RawConsumer) -> None:
+            while len(delivered) < 3 * each:
+                for partition in consumer.routes:
+                    leased = await consumer.pull(partition, wait_ms=50, count=1000)
+                    delivered.update((partition, offset) for offset in leased.offsets)
+                    if leased.leases:
+                        await consumer.ack(leased, partition)
+
+        async with consuming(clymq_cluster, topic, "one", "two", "three") as consumers, asyncio.TaskGroup() as tasks:
+            for partition in consumers[0].routes:
+                tasks.create_task(push_values(clymq_cluster, topic, numbered(each), partition=partition))
+            for consumer in consumers:
+                tasks.create_task(consume(consumer))
+        assert len(delivered) == 3 * each
+        assert set(delivered.values()) == {1}
+
+    run(body())
+
+
+def test_a_broker_that_stops_lets_nobody_wait() -> None:
+    async def body(cluster: LocalCluster) -> None:
+        await make_topic(cluster, "stops", ack=Ack.LEADER)
+        async with consuming(cluster, "stops", "one") as (one,):
+            waiting = asyncio.create_task(refusal(one.pull(wait_ms=60_000)))
+
+            async def heard_of() -> bool:
+                return one.pings > 0
+
+            await until_asked(heard_of, "the broker knows who pulls", seconds_max=LONG_SECONDS)
+            await asyncio.to_thread(cluster.stop, "Broker0")
+            assert isinstance(await waiting, NotLeader), "an answer, not a connection that breaks"
+
+    with LocalCluster() as cluster:
+        run(body(cluster))
 
 
 def test_a_group_without_a_cursor_must_be_prepared(clymq_cluster: LocalCluster) -> None:

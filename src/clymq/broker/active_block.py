@@ -7,7 +7,7 @@ from typing import Protocol
 
 from clymq.clock import Clock, Timer
 from clymq.config import Config
-from clymq.errors import ClymqError, OffsetOutOfRange
+from clymq.errors import ClosedError, ClymqError, OffsetOutOfRange
 from clymq.protocol.broker import Pull, Pulled
 from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.replication.entries import Entry, Reset
@@ -145,7 +145,7 @@ class Readers:
             self._answer(call)
             return
         self._waiting[call] = self._clock.call_later(request.wait_ms_max, lambda: self._finish(call))
-        call.on_cancel(lambda: self._forget(call))
+        call.on_cancel(lambda: self._give_up(call))
 
     def look(self) -> None:
         """More may be visible, or the block has ended."""
@@ -158,6 +158,11 @@ class Readers:
         for call in list(self._waiting):
             self._forget(call)
             call.fail(error)
+
+    def _give_up(self, call: Call) -> None:
+        """Nobody waits any more. The call is ended all the same: what was cancelled and runs on is counted."""
+        self._forget(call)
+        call.fail(ClosedError("nobody waits for it any more"))
 
     def _forget(self, call: Call) -> None:
         timer = self._waiting.pop(call, None)

@@ -24,7 +24,7 @@ from clymq.broker.streams import Stream
 from clymq.broker.takers import PushSubscription
 from clymq.clock import Clock
 from clymq.config import Config
-from clymq.errors import BlockSealed, InvalidRequest, NotPrepared, Overloaded
+from clymq.errors import BlockSealed, InvalidRequest, NotLeader, NotPrepared, Overloaded
 from clymq.protocol.broker import (
     Ack,
     ConInfo,
@@ -84,6 +84,14 @@ class Consumption:
     def pull(self, call: Call) -> None:
         """Lease messages to whoever pulls."""
         self._of(call).pull(call)
+
+    def leave(self) -> None:
+        """This broker is about to go: who waits here may look elsewhere at once."""
+        error = NotLeader("this broker is closing")
+        for sharing in self._shared.values():
+            sharing.lost(error)
+        for stream in [each for streams in self._streams.values() for each in streams]:
+            stream.subscription.fail(error)
 
     async def close(self) -> None:
         """Ask and tell nobody any more."""

@@ -15,10 +15,11 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from clymq.broker.endings import DEAD_LETTERS_SUFFIX
 from clymq.broker.hosting import HostedPartition
 from clymq.broker.neighbours import ActiveController, Neighbours
 from clymq.broker.reading import Locating, read_here
-from clymq.broker.sharing import DEAD_LETTERS_SUFFIX, Sharing
+from clymq.broker.sharing import Sharing
 from clymq.clock import Clock, pause
 from clymq.config import Config
 from clymq.errors import (

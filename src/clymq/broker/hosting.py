@@ -154,7 +154,10 @@ class Hosting:
     # --- Matching the tree ---
 
     def prepare(self, request: PrepareAccept) -> None:
-        """Be ready for a block: its partition's folder is there, and there is room."""
+        """Be ready for a block: its partition's folder is there, and there is room. Not for a move that is past."""
+        known = self._partitions.get(request.uid)
+        if known is not None and request.epoch < known.epoch:
+            raise StaleEpoch(f"epoch {request.epoch} of {known.topic}/{known.name} is past: {known.epoch}")
         self._folder.partition(request.topic, request.topic_id, request.partition, request.uid)
         self._folder.space.claim(0)
 
@@ -261,9 +264,7 @@ class Hosting:
 
     def _machine(self) -> PartitionMachine:
         config = self._config
-        return PartitionMachine(
-            producers_max=config.producers_max, producer_idle_ms_max=config.producer_idle_ms_max
-        )
+        return PartitionMachine(producers_max=config.producers_max, producer_idle_ms_max=config.producer_idle_ms_max)
 
     def _host_raft(self, partition: HostedPartition, place: HostedBlock) -> None:
         replica = self._open_replica(Replica, partition, place)

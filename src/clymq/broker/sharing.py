@@ -12,11 +12,12 @@ was handed the leases, unless this one crashed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
 from clymq.broker.active_block import ActiveBlock, Listener
+from clymq.broker.endings import RETRY_MS, Endings
 from clymq.broker.hosting import HostedPartition
 from clymq.broker.reading import Locating, read_here
 from clymq.broker.subscriptions.leases import GroupLeases, Offer, Taken
@@ -42,18 +43,11 @@ from clymq.rpc.peer import Call
 
 log = logging.getLogger("clymq.broker")
 
-# Pause before an entry that could not be written is tried again.
-RETRY_MS: Final = 100.0
 # What waits for a place to be found is not sent away with nothing meanwhile.
 LOCATE_MS_MAX: Final = 2_000.0
 # Messages in one lease whose bytes are elsewhere, where the consumer has not said how many it wants.
 REMOTE_MESSAGES_MAX: Final = 1_000
 MESSAGES_MAX: Final = 2**31
-# Dead letters that one look may make; the rest follows a moment later.
-BURIALS_MAX: Final = 64
-# Room for the headers that a dead letter gets.
-LETTER_BYTES: Final = 2048
-DEAD_LETTERS_SUFFIX: Final = ".dlq"
 
 
 class Around(Protocol):
@@ -87,8 +81,8 @@ class Sharing(Listener):
         self._next_number = 1
         self._timer: Timer | None = None
         self._timer_at = 0.0
-        self._retry_at = 0.0
         self._locating = False
+        self._endings = Endings(partition, block, around.clock, changed=self._changed, dead=lambda: around.dead(self))
 
     # --- What consumers ask ---
 
@@ -141,8 +135,7 @@ class Sharing(Listener):
             else:
                 group.acked(taken)
             _answer(call, taken, outcome)
-            self._arm()
-            self.serve(request.group)
+            self._changed(request.group)
 
         try:
             self.block.write(entries.Ack(group=request.group, ranges=_ranges(spans)), answer)
@@ -157,14 +150,15 @@ class Sharing(Listener):
         group = self._group(request.group, self._prepared(request.group))
         taken = group.take_to_end(request.consumer, request.leases, _spans(request.ranges))
         if request.unread:
-            group.settled(taken.spans, until=self._until(request.delay_ms))
+            group.settled(taken.spans, until=self._endings.until(request.delay_ms))
             _answer(call, taken)
-            self._arm()
-            self.serve(request.group)
+            self._changed(request.group)
         elif taken.pieces:
-            self._end_in_vain(
-                request.group, taken, lambda outcome: _answer(call, taken, outcome), delay_ms=request.delay_ms
-            )
+
+            def answer(outcome: object) -> None:
+                _answer(call, taken, outcome)
+
+            self._endings.in_vain(request.group, group, taken, answer, delay_ms=request.delay_ms)
         else:
             _answer(call, taken)
 
@@ -172,23 +166,15 @@ class Sharing(Listener):
         """Give up what is named, whatever its count is."""
         request: Reject = call.request
         self.block.check_sharing()
-        if self._is_dead_letters:
+        if not self._endings.has_dead_letters:
             raise InvalidRequest(f"{self.partition.topic} holds dead letters and has none of its own", hint="ack it")
         group = self._group(request.group, self._prepared(request.group))
         taken = group.take_to_end(request.consumer, request.leases, _spans(request.ranges))
-        outcomes: list[object] = []
-        parts = [(part, piece.lease.deliveries) for piece in taken.pieces for part in self._letters(piece.span)]
-        if not parts:
+        if not taken.pieces:
             _answer(call, taken)
-
-        def answer(outcome: object) -> None:
-            outcomes.append(outcome)
-            if len(outcomes) == len(parts):
-                worst = next((each for each in outcomes if isinstance(each, ClymqError | Refused)), None)
-                _answer(call, taken, worst)
-
-        for part, deliveries in parts:
-            self._bury(request.group, group, part, request.reason or "rejected", deliveries, answer)
+            return
+        reason = request.reason or "rejected"
+        self._endings.reject(request.group, group, taken, reason, lambda outcome: _answer(call, taken, outcome))
 
     def extend(self, call: Call) -> None:
         """Let leases last longer."""
@@ -210,7 +196,7 @@ class Sharing(Listener):
             held = group.holder == consumer
             taken = group.gone(consumer)
             if taken.pieces:
-                self._end_in_vain(name, taken, partial(self._ends_soon, group, taken))
+                self._endings.in_vain(name, group, taken, partial(self._ends_soon, group, taken))
             elif held:
                 self.serve(name)
 
@@ -251,8 +237,7 @@ class Sharing(Listener):
             following = self.block.number + 1
             self._end(BlockSealed(f"block {self.block.number} of {self._name} is sealed"), following)
         elif self._takers:
-            for name in list(self._takers):
-                self.serve(name)
+            self._serve_all()
 
     def lost(self, error: ClymqError) -> None:
         """This broker leads the block no more."""
@@ -288,6 +273,10 @@ class Sharing(Listener):
 
     # --- Sharing out ---
 
+    def _serve_all(self) -> None:
+        for name in list(self._takers):
+            self.serve(name)
+
     def serve(self, name: str) -> None:
         """Give those who wait for a group what there is, each in turn."""
         cursor = self.block.machine.cursor(name)
@@ -312,10 +301,10 @@ class Sharing(Listener):
         if not group.admit(taker.consumer, ordered=taker.ordered):
             return False
         offers = group.offers(cursor, self.block.end, taker.messages_max or MESSAGES_MAX)
-        worn = [offer for offer in offers if self._is_worn(offer.deliveries)]
+        worn = [offer for offer in offers if self._endings.is_worn(offer.deliveries)]
         if worn:
-            self._give_up(taker.group, group, worn)
-            offers = [offer for offer in offers if not self._is_worn(offer.deliveries)]
+            self._endings.give_up(taker.group, group, worn)
+            offers = [offer for offer in offers if not self._endings.is_worn(offer.deliveries)]
         if not offers:
             return bool(worn)
         found = read_here(self.partition, offers[0].start, taker.bytes_max)
@@ -358,6 +347,11 @@ class Sharing(Listener):
             return False
         return True
 
+    def _changed(self, name: str) -> None:
+        """Something of a group has ended: it may be served again, and the next end may be another."""
+        self._arm()
+        self.serve(name)
+
     def _number(self) -> int:
         self._next_number += 1
         return self._next_number - 1
@@ -370,16 +364,17 @@ class Sharing(Listener):
             self._around.spawn(self._find(name, offset))
 
     async def _find(self, name: str, offset: int) -> None:
+        delay_ms = RETRY_MS
         try:
-            await self._around.locating.find(self.partition, offset)
+            if (await self._around.locating.find(self.partition, offset)).end > offset:
+                delay_ms = 0
         except OffsetOutOfRange as error:
             self._step_over(name, error.first)
         except ClymqError as error:
             log.info("%s: where offset %d is cannot be found out: %s", self._name, offset, error)
-            self._clock.call_later(RETRY_MS, lambda: self.serve(name))
         finally:
             self._locating = False
-        self.serve(name)
+        self._clock.call_later(delay_ms, self._serve_all)
 
     def _step_over(self, name: str, first: int) -> None:
         """What lies before the first offset is gone: the group is done with it."""
@@ -393,91 +388,7 @@ class Sharing(Listener):
         except ClymqError as error:
             log.info("%s: %s", self._name, error)
 
-    # --- What comes back ---
-
-    def _end_in_vain(self, name: str, taken: Taken, answer: Callable[[object], None], *, delay_ms: float = 0) -> None:
-        """Leases have ended without an ack: count that, then they may be delivered again."""
-        group, spans = self._groups[name], list(taken.spans)
-        ended = tuple(entries.EndedLease(name, each) for each in _ranges(spans))
-
-        def answered(outcome: object) -> None:
-            if isinstance(outcome, ClymqError):
-                group.not_settled(taken)
-            else:
-                self._came_back(name, group, spans, self._until(delay_ms))
-            answer(outcome)
-            self._arm()
-            self.serve(name)
-
-        try:
-            self.block.write(entries.Timeout(ended=ended), answered)
-        except ClymqError as error:
-            group.not_settled(taken)
-            self._retry_at = self._clock.monotonic_ms() + RETRY_MS
-            answer(error)
-            self._arm()
-
-    def _came_back(self, name: str, group: GroupLeases, spans: Iterable[Span], until: float | None) -> None:
-        """It is counted: what came back too often is given up, the rest is free or waits."""
-        cursor = self.block.machine.cursor(name)
-        if cursor is None:
-            return
-        for span in spans:
-            for segment in cursor.unfinished(*span):
-                part = Span(segment.start, segment.end)
-                if self._is_worn(segment.deliveries):
-                    self._bury_some(name, group, part, segment.deliveries)
-                else:
-                    group.settled([part], until=until)
-
-    def _is_worn(self, deliveries: int) -> bool:
-        return deliveries >= self.partition.config.delivery_count_max and not self._is_dead_letters
-
-    def _give_up(self, name: str, group: GroupLeases, worn: Iterable[Offer]) -> None:
-        for offer in worn:
-            self._bury_some(name, group, group.give_up(offer), offer.deliveries)
-
-    def _bury_some(self, name: str, group: GroupLeases, span: Span, deliveries: int) -> None:
-        """Give up a range that is settling; of a long one a part at a time."""
-        parts = self._letters(span)
-        for part in parts[:BURIALS_MAX]:
-            self._bury(name, group, part, f"delivered {deliveries} times", deliveries, _ignore)
-        group.settled(parts[BURIALS_MAX:], until=self._until(RETRY_MS))
-
-    def _letters(self, span: Span) -> list[Span]:
-        """Cut a range so that each part fits into one batch, whatever its messages are."""
-        config = self.partition.config
-        count = max(1, config.batch_bytes_max // (config.message_bytes_max + LETTER_BYTES))
-        return [Span(at, min(at + count, span.end)) for at in range(span.start, span.end, count)]
-
-    def _bury(
-        self,
-        name: str,
-        group: GroupLeases,
-        span: Span,
-        reason: str,
-        deliveries: int,
-        answer: Callable[[object], None],
-    ) -> None:
-        def answered(outcome: object) -> None:
-            if isinstance(outcome, ClymqError | Refused):
-                group.settled([span], until=self._until(10 * RETRY_MS))
-            else:
-                group.buried([span])
-                self._around.dead(self)
-            answer(outcome)
-            self._arm()
-
-        try:
-            entry = self.block.machine.dead(name, entries.Range(*span), reason, deliveries)
-            self.block.write(entry, answered)
-        except ClymqError as error:
-            answered(error)
-
     # --- Time ---
-
-    def _until(self, delay_ms: float) -> float | None:
-        return self._clock.monotonic_ms() + delay_ms if delay_ms > 0 else None
 
     def _arm(self) -> None:
         """Wake up when the next lease or delay ends."""
@@ -485,7 +396,7 @@ class Sharing(Listener):
         if not times or not self.leading:
             return
         now = self._clock.monotonic_ms()
-        at = max(min(times), now, self._retry_at)
+        at = max(min(times), now, self._endings.retry_at)
         if self._timer is not None:
             if self._timer_at <= at:
                 return
@@ -501,7 +412,7 @@ class Sharing(Listener):
             group.end_delays(now)
             taken = group.expire(now)
             if taken.pieces:
-                self._end_in_vain(name, taken, _ignore)
+                self._endings.in_vain(name, group, taken, _ignore)
             self.serve(name)
         self._arm()
 
@@ -510,10 +421,6 @@ class Sharing(Listener):
     @property
     def _name(self) -> str:
         return f"{self.partition.topic}/{self.partition.name}"
-
-    @property
-    def _is_dead_letters(self) -> bool:
-        return self.partition.topic.endswith(DEAD_LETTERS_SUFFIX)
 
     @property
     def _start(self) -> int:

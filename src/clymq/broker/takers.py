@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from clymq.broker.subscriptions.leases import Lease
-from clymq.clock import Clock
-from clymq.errors import ClymqError
+from clymq.clock import Clock, Timer
+from clymq.errors import ClosedError, ClymqError
 from clymq.protocol import broker as wire
 from clymq.protocol.broker import Locator, Pub, Pull, Pulled, StartToGet
 from clymq.rpc.peer import Call, Peer
@@ -83,11 +83,12 @@ class WaitingPull:
         self._clock = clock
         self._over = over
         self._done = False
+        self._timer: Timer | None = None
 
     def wait(self, wait_ms: float, empty: Callable[[], Pulled]) -> None:
         """Wait for leases, and be answered without any when the time is over."""
         self._timer = self._clock.call_later(wait_ms, lambda: self.answer_empty(empty()))
-        self._call.on_cancel(self._end)
+        self._call.on_cancel(lambda: self.fail(ClosedError("nobody waits for it any more")))
 
     @property
     def bytes_max(self) -> int:
@@ -123,9 +124,8 @@ class WaitingPull:
     def _end(self) -> None:
         if not self._done:
             self._done = True
-            timer = getattr(self, "_timer", None)
-            if timer is not None:
-                timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._over(self)
 
 

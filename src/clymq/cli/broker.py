@@ -7,6 +7,7 @@ import random
 import click
 from click.core import ParameterSource
 
+from clymq.cli.figures import process_totals
 from clymq.cli.serving import serve
 from clymq.cli.stores import embedded_store, zookeeper_store
 from clymq.clock import SystemClock
@@ -80,6 +81,7 @@ def broker(
             config=config,
             chance=chance,
             place=Place(host, rack, power),
+            totals=process_totals,
         )
 
     def make_both() -> BrokerWithZkServer:

@@ -28,13 +28,17 @@ class Node(Protocol):
         """Serve; when this returns, it does."""
         ...
 
+    async def failed(self) -> ClymqError:
+        """Wait until it can serve no more, and say why."""
+        ...
+
     async def close(self) -> None:
         """Stop cleanly."""
         ...
 
 
 def serve(name: str, listen: str, make: Callable[[], Node]) -> None:
-    """Run a node until SIGTERM or SIGINT; `ready NAME HOST:PORT` is the first line of stdout once it serves."""
+    """Run a node until SIGTERM or SIGINT, or until it fails; `ready NAME HOST:PORT` is the first line of stdout."""
     try:
         check_name(name)
         parse_address(listen)
@@ -57,7 +61,11 @@ async def _serve(name: str, listen: str, make: Callable[[], Node]) -> None:
             starting.result()
             click.echo(f"ready {name} {node.address}")
             sys.stdout.flush()
-            await stopped
+            failing = asyncio.ensure_future(node.failed())
+            await asyncio.wait({failing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if failing.done():
+                raise failing.result()  # whoever watches over this process starts it again
+            failing.cancel()
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)

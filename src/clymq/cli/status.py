@@ -15,7 +15,18 @@ from clymq.types import Ack
 PARTITION_COLUMNS: Final = ("topic", "partition", "ack", "leader", "replicas", "online", "blocks", "start", "end")
 _COLUMNS: Final = {
     "zkservers": ("name", "address", "active"),
-    "brokers": ("name", "address", "online", "draining", "power", "disk_free_bytes", "partitions", "leaders"),
+    "brokers": (
+        "name",
+        "address",
+        "online",
+        "draining",
+        "power",
+        "cpu",
+        "disk_io",
+        "disk_free_bytes",
+        "partitions",
+        "leaders",
+    ),
     "partitions": (*PARTITION_COLUMNS, "lost_messages"),
     "groups": ("topic", "group", "partition", "cursor", "end", "lag"),
 }
@@ -65,7 +76,10 @@ def partition_rows(partitions: list[dict[str, Any]], columns: tuple[str, ...]) -
 
 
 def _shown(row: Mapping[str, Any], column: str) -> object:
-    return Ack(row["ack"]).name.lower() if column == "ack" else row[column]
+    value = row[column]
+    if column == "ack":
+        return Ack(value).name.lower()
+    return f"{value:.2f}" if isinstance(value, float) else value
 
 
 def _show(found: dict[str, Any]) -> None:

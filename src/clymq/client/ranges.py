@@ -62,6 +62,11 @@ class RangeReader:
         """The next offset that `take` gives."""
         return self._reader.position
 
+    @property
+    def asked(self) -> str:
+        """The address that is asked at present; empty: none yet."""
+        return self._reader.asked
+
     def start(self) -> None:
         """Begin to read ahead."""
         self._reader.start()

@@ -125,6 +125,11 @@ class PartitionReader:
         return self._routes.subscribed
 
     @property
+    def asked(self) -> str:
+        """Who is asked first at present."""
+        return self._candidates[0] if self._candidates else ""
+
+    @property
     def has_messages(self) -> bool:
         """Whether some can be taken at once."""
         return bool(self._kept)

@@ -105,6 +105,7 @@ class Overview:
                     disk_free_bytes=told.disk_free_bytes,
                     partitions=partitions[name],
                     leaders=leaders[name],
+                    disk_io=told.disk_io,
                 )
             )
         return tuple(found)

@@ -104,7 +104,7 @@ class Catalog:
             if await self._create_if_missing([Create(path, encode(broker))]):
                 return
             known = await read(self.store, Broker, path)
-            updated = msgspec.structs.replace(broker, draining=known.value.draining)
+            updated = msgspec.structs.replace(broker, draining=known.value.draining, unknown=known.value.unknown)
             if updated != known.value:
                 await self.store.commit([Put(path, encode(updated), known.version)])
 

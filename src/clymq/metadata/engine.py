@@ -59,10 +59,13 @@ class _Request:
 class Engine:
     """One store. Everything but `work` runs on the event loop; sessions are numbers here."""
 
-    def __init__(self, file: StoreFile, clock: Clock) -> None:
+    def __init__(self, file: StoreFile, clock: Clock, draw_session: Callable[[], int] | None = None) -> None:
+        """`draw_session` gives the numbers of sessions, so that nobody can guess another's; else they are counted."""
+        self.on_failed: Callable[[ClymqError], None] = lambda _: None
+        """Told once, when the disk has failed and everything is refused from then on."""
         self._file = file
         self._clock = clock
-        self._tree = Tree(file)
+        self._tree = Tree(file, draw_session)
         self._lifetimes = Lifetimes(clock.monotonic_ms(), STALL_MS, TICK_MS)
         self._waiting: list[_Request] = []
         self._running: list[_Request] | None = None
@@ -270,6 +273,9 @@ class Engine:
             self._give_up(batch, failure)
         if self._idle is not None:
             self._idle.set_result(None)
+        if failure is not None and self._file.failure is not None:
+            on_failed, self.on_failed = self.on_failed, lambda _: None
+            on_failed(failure)
         self._schedule()
 
     def _answer(self, batch: list[_Request]) -> None:

@@ -1,8 +1,9 @@
 """The tree of ClyMQ: where each node lies and what its value means. Pure.
 
 Values are JSON. A field that is not known is passed over, one that is missing takes its default, so that neighbours of
-different ages can read each other; a value that cannot be read is a `DamagedNode` that names its path. Names are
-percent-encoded on their way into a path and decoded on their way out.
+different ages can read each other. What is passed over is kept, and written again with the rest: an older zkserver that
+changes a node takes nothing from a newer one. A value that cannot be read is a `DamagedNode` that names its path. Names
+are percent-encoded on their way into a path and decoded on their way out.
 
     /ClusterId                                   ClusterId
     /ZkServers/<name>                 ephemeral  ZkServer        the version of /ZkServers counts the elections
@@ -24,7 +25,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct, field
 
 from clymq.errors import DamagedNode
 from clymq.types import Ack, name_of_node, node_name
@@ -34,12 +35,16 @@ ZKSERVERS: Final = "/ZkServers"
 CONTROLLER: Final = "/Controller"
 BROKERS: Final = "/Brokers"
 TOPICS: Final = "/Topics"
+_UNKNOWN: Final = "~unknown"
 NO_BLOCK: Final = 0
 """The number of the active block where none was ever placed; blocks count from 1."""
 
 
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node's value."""
+
+    unknown: tuple[tuple[str, str], ...] = field(default=(), name=_UNKNOWN)
+    """Fields that somebody newer has written, each with its JSON; of a node's value and of what is pending in it."""
 
 
 class ClusterId(Value, frozen=True):
@@ -194,18 +199,34 @@ class ReplicaMirror(Value, frozen=True):
 
 T = TypeVar("T", bound=Value)
 
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+
 
 def encode(value: Value) -> bytes:
     """Return a node's bytes."""
-    return msgspec.json.encode(value)
+    data = msgspec.json.encode(value)
+    pending = value.pending if isinstance(value, Partition) else None
+    if not value.unknown and (pending is None or not pending.unknown):
+        return data
+    fields = {name: Raw(text.encode()) for name, text in value.unknown}
+    fields |= {name: raw for name, raw in _FIELDS.decode(data).items() if name != _UNKNOWN}
+    if pending is not None:
+        fields["pending"] = Raw(encode(pending))
+    return msgspec.json.encode(fields)
 
 
 def decode(kind: type[T], path: str, data: bytes) -> T:
     """Read a node's bytes."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        value = msgspec.json.decode(data, type=kind)
+        fields = _FIELDS.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedNode(path, f"not a {kind.__name__}: {error}") from None
+    if isinstance(value, Partition) and value.pending is not None:
+        value = changed(value, pending=decode(Pending, path, bytes(fields["pending"])))
+    names = kind.__struct_encode_fields__
+    unknown = tuple((name, bytes(raw).decode()) for name, raw in fields.items() if name not in names)
+    return changed(value, unknown=unknown) if unknown else value
 
 
 def changed(value: T, **fields: object) -> T:

@@ -7,7 +7,8 @@ them has to hear of: a node's own when it comes, changes or goes, and the one ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from clymq.errors import (
     EphemeralParent,
@@ -26,12 +27,17 @@ from clymq.metadata.store import ANY_VERSION, Check, Create, Delete, Node, Opera
 ANSWERS_MAX = 1000
 
 
+PERSISTENT: Final = 0
+"""Stands where an ephemeral node has the number of its session."""
+
+
 class Tree:
     """Reads, writes and sessions, each one step of a transaction."""
 
-    def __init__(self, file: StoreFile) -> None:
+    def __init__(self, file: StoreFile, draw_session: Callable[[], int] | None = None) -> None:
         self.changed: list[str] = []
         self._file = file
+        self._draw_session = draw_session
         self._transaction = 0
         # Of each session, below which number nothing is taken any more. In memory: no connection outlives the process.
         self._settled: dict[int, int] = {}
@@ -142,8 +148,11 @@ class Tree:
 
     def open_session(self, timeout_ms: int) -> int:
         """Begin a session; its number is never used again."""
-        number = self._file.fact("session") + 1
-        self._file.keep_fact("session", number)
+        count = self._file.fact("session") + 1
+        self._file.keep_fact("session", count)
+        number = count if self._draw_session is None else self._draw_session()
+        while number == PERSISTENT or self._file.has_session(number):
+            number += 1
         self._file.add_session(number, timeout_ms)
         return number
 

@@ -18,7 +18,7 @@ from clymq.broker.hosting import Hosting, Reports
 from clymq.broker.neighbours import ActiveController, Neighbours, PullLinks
 from clymq.clock import Clock, pause
 from clymq.config import Config
-from clymq.errors import ClymqError, ConfigError, LeaderUnavailable
+from clymq.errors import BrokerReplaced, ClymqError, ConfigError, LeaderUnavailable
 from clymq.metadata import nodes
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.store import MetadataStore
@@ -115,6 +115,7 @@ class BrokerNode:
         self._endpoint.handlers.update(self.broker.handlers())
         self._tasks: list[asyncio.Task[None]] = []
         self._session_ended = asyncio.Event()
+        self._replaced: asyncio.Future[ClymqError]
 
     def _hosting(self, reports: Reports) -> Hosting:
         return Hosting(
@@ -141,6 +142,7 @@ class BrokerNode:
         try:
             await self._server.start(address)
             await self._begin_session(starting=True)
+            self._replaced = asyncio.get_running_loop().create_future()
             self._raft.start()
             self._fetch.start()
             self._tasks = [asyncio.create_task(self._keep_session()), asyncio.create_task(self._keep_known())]
@@ -148,6 +150,10 @@ class BrokerNode:
         except BaseException:
             await self.close()
             raise
+
+    async def failed(self) -> ClymqError:
+        """Wait until this process can serve no more, and say why: another one has taken its name."""
+        return await self._replaced
 
     async def close(self) -> None:
         """Hand over, leave the tree, let go."""
@@ -158,6 +164,7 @@ class BrokerNode:
         if self._raft.hand_over():
             await pause(self._clock, self._config.election_ms_max)
         await self._let_followers_pull()
+        self.broker.consumption.leave()
         try:
             await self._store.close()
         except ClymqError as error:
@@ -219,6 +226,11 @@ class BrokerNode:
             try:
                 await self._begin_session(starting=False)
                 self.broker.ask_again()
+            except BrokerReplaced as error:
+                # Another process has this name now. Two of them would take each other's place for ever.
+                log.error("%s: %s", self.name, error)
+                self._replaced.set_result(error)
+                return
             except ClymqError as error:
                 log.warning("%s: no session: %s", self.name, error)
                 await pause(self._clock, self._config.reconnect_ms_max)

@@ -7,8 +7,10 @@ goes last, because a broker that starts or stops has something to say to it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+from clymq.errors import ClymqError
 from clymq.node.broker import BrokerNode
 from clymq.node.zkserver import ZkServerNode
 
@@ -37,6 +39,17 @@ class BrokerWithZkServer:
         except BaseException:
             await self.zkserver.close()
             raise
+
+    async def failed(self) -> ClymqError:
+        """Wait until one of the two can serve no more, and say why."""
+        assert self._broker is not None, "it was not started"
+        either = [asyncio.ensure_future(self.zkserver.failed()), asyncio.ensure_future(self._broker.failed())]
+        try:
+            done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in either:
+                task.cancel()
+        return done.pop().result()
 
     async def close(self) -> None:
         """Stop being a broker, then a zkserver."""

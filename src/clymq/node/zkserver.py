@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from typing import Final
 
 from clymq.clock import Clock, pause
 from clymq.config import Config
@@ -28,6 +29,8 @@ from clymq.rpc.server import Server
 from clymq.rpc.transport import Transport
 
 log = logging.getLogger("clymq.node")
+
+SESSION_BITS: Final = 63
 
 
 class ZkServerNode:
@@ -50,8 +53,10 @@ class ZkServerNode:
         self._config = config
         self._engine = engine
         endpoint = Endpoint(clock, config, name=name, role="zkserver")
+        self._failure: asyncio.Future[ClymqError] | None = None
         if engine is not None:
             endpoint.handlers.update(StoreServer(engine).handlers())
+            engine.on_failed = self._fail
         self._chance = chance
         self._brokers = LinkedBrokers(transport, endpoint, config, chance=chance.random)
         self.controller = Controller(name, store, self._brokers, clock, config, chance)
@@ -65,7 +70,8 @@ class ZkServerNode:
         cls, name: str, folder: str | None, transport: Transport, clock: Clock, config: Config, chance: random.Random
     ) -> ZkServerNode:
         """Hold and serve the store in a folder; None: in memory."""
-        engine = Engine(StoreFile(folder), clock)
+        # Who knows a session's number speaks for it: it must not be guessed.
+        engine = Engine(StoreFile(folder), clock, lambda: chance.getrandbits(SESSION_BITS))
         return cls(name, transport, clock, config, LocalStore(engine, clock, config), engine, chance)
 
     @property
@@ -85,6 +91,16 @@ class ZkServerNode:
             raise
         self._keeping = asyncio.create_task(self._keep_session())
         self.controller.start(self.address)
+
+    async def failed(self) -> ClymqError:
+        """Wait until this process can serve no more, and say why: the disk of the store that it holds has failed."""
+        self._failure = asyncio.get_running_loop().create_future()
+        return await self._failure
+
+    def _fail(self, error: ClymqError) -> None:
+        log.error("%s: its store takes nothing more: %s", self.name, error)
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result(error)
 
     async def close(self) -> None:
         """Leave the tree, finish what is under way, and let go of everything."""

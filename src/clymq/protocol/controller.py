@@ -48,6 +48,7 @@ class BrokerStatus(Struct, frozen=True, omit_defaults=True):
     disk_free_bytes: int = 0
     partitions: int = 0
     leaders: int = 0
+    disk_io: float = 0.0
 
 
 class PartitionStatus(Struct, frozen=True, omit_defaults=True):
@@ -397,11 +398,13 @@ class UnSub(Request[Done], frozen=True):
 
 
 class Property(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A broker's performance figures."""
+    """A broker's performance figures, as of the last few seconds."""
 
     power: int = 1
     cpu: float = 0.0
+    """Cores that its process keeps busy."""
     disk_io: float = 0.0
+    """Bytes per second that it reads from disks and writes to them."""
     disk_free_bytes: int = 0
 
 

@@ -7,8 +7,8 @@ kept for that, and the oldest is looked at first. What has arrived of a frame th
 chunk moves to the beginning of the next one.
 
 Invariants: [start, end) are the bytes that no frame has been made of yet; memory is at most one chunk and
-`SPARE_BYTES_MAX` beyond a small multiple of what has arrived, whatever a prefix announces; a connection that rests holds
-nothing.
+`SPARE_BYTES_MAX` beyond a small multiple of what has arrived, whatever a prefix announces; a connection that rests
+holds nothing.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ReceiveBuffer:
                 self._spare_bytes -= len(self._spares.popleft())
 
     def _free_spare(self, size: int) -> bytearray | None:
-        """Return the oldest chunk, if it is large enough and nobody holds it any more; a smaller one has had its day."""
+        """Return the oldest chunk if it is large enough and nobody holds it any more; smaller ones are let go."""
         while self._spares:
             oldest = self._spares[0]
             if len(oldest) >= size and not _is_free(oldest):

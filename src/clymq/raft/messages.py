@@ -27,7 +27,7 @@ class Kind(enum.IntEnum):
 class Entry(NamedTuple):
     """One entry of the log: its number, its term, and [position, position + length) in the block file."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # tuples have a method of this name, which nobody needs here
     term: int
     position: int
     length: int

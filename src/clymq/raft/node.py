@@ -18,7 +18,7 @@ Nothing is acknowledged from step 3: a replica's word, the leader's to itself in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clymq.errors import InvalidRequest, NotLeader
 from clymq.raft.candidate import Candidate
@@ -40,8 +40,7 @@ from clymq.raft.messages import (
 from clymq.raft.state import TERM_MAX, TRANSITIONS, HardState, Limits, Role, State
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """What the driver has to do now, in the order of the fields."""
 
     hard_state: HardState | None
@@ -122,6 +121,11 @@ class RaftNode:
     def is_ready(self) -> bool:
         """Whether it leads and an entry of its own term is committed."""
         return isinstance(self._role, Leader) and self._role.is_ready
+
+    @property
+    def must_save(self) -> bool:
+        """Whether `ready` may name a term or a vote that is to be on the disk first."""
+        return self._state.hard is not self._saved
 
     @property
     def asleep(self) -> bool:
@@ -241,7 +245,7 @@ class RaftNode:
                 # Here, not at each proposal: what has gathered since goes out as one message per follower.
                 self._role.replicate_all()
             self._handed_over = Ready(
-                hard_state=state.hard if state.hard != self._saved else None,
+                hard_state=None if state.hard is self._saved or state.hard == self._saved else state.hard,
                 truncate_to=log.truncated_to,
                 entries=log.take_unwritten(),
                 messages=tuple(state.outbox),

@@ -6,12 +6,13 @@ What counts is what a user gave: key, value and headers. What a batch needs to h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def largest_message(columns: Mapping[str, pa.Array]) -> int:
+def largest_message(columns: Mapping[str, Any]) -> int:
     """Return the bytes of key, value and headers of the largest message; there is at least one."""
     sizes = pc.binary_length(columns["value"])
     if "key" in columns:

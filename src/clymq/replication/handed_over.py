@@ -15,7 +15,7 @@ from msgspec import Struct
 from clymq.errors import CorruptBatch
 
 # All of it has to fit into a SEAL, beside the largest state that a partition may have.
-HANDED_OVER_BYTES_MAX: Final = 2 * 1024 * 1024
+HANDED_OVER_BYTES_MAX: Final = 1024 * 1024
 
 
 class HandedLease(Struct, array_like=True, frozen=True, gc=False):

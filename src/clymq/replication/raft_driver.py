@@ -147,6 +147,11 @@ class RaftDriver:
         return not self._around.flusher.is_syncing(self.replica.block)
 
     @property
+    def must_save(self) -> bool:
+        """Whether there is a vote to be saved, for which performing waits for the disk."""
+        return self.node.must_save
+
+    @property
     def next_offset(self) -> int:
         """Where the next message that is proposed will be; a leader's to ask."""
         return self._next_offset

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from clymq.clock import Clock
+from clymq.clock import Clock, Timer
 from clymq.config import Config
 from clymq.errors import InvalidRequest
 from clymq.raft.groups import Coalescer, PairHeartbeat
@@ -30,6 +30,7 @@ from clymq.storage.flusher import Flusher
 TICKS_PER_HEARTBEAT: Final = 3
 REST_MS: Final = 500
 CHECKPOINTS_MS_MAX: Final = 10
+VOTES_MS_MAX: Final = 10
 
 log = logging.getLogger("clymq.replication")
 
@@ -78,7 +79,7 @@ class RaftHost:
         self._drivers: dict[str, RaftDriver] = {}
         self._awake: dict[Driven, None] = {}
         self._scheduled: dict[Driven, None] = {}
-        self._performing = False
+        self._end_of_turn: Timer | None = None
         self._unsaved: dict[Driven, _Unsaved] = {}
         self._left: set[str] = set()
         self._closed = False
@@ -185,9 +186,8 @@ class RaftHost:
 
     def schedule(self, driver: Driven) -> None:
         """Let a driver perform before this turn of the event loop ends, once for all that happens in it."""
-        if not self._performing:
-            self._performing = True
-            self.clock.call_later(0, self._perform)
+        if self._end_of_turn is None:
+            self._end_of_turn = self.clock.call_later(0, self._perform)
         self._scheduled[driver] = None
 
     def settle(self) -> None:
@@ -195,15 +195,37 @@ class RaftHost:
 
         The others wait for the end of the turn, and gather.
         """
-        for driver in [driver for driver in self._scheduled if driver.disk_is_idle]:
+        if not self._scheduled:
+            return
+        idle = [driver for driver in self._scheduled if driver.disk_is_idle]
+        for driver in idle:
             del self._scheduled[driver]
-            driver.perform()
+        self._perform_each(idle)
+        if not self._scheduled and self._end_of_turn is not None:
+            self._end_of_turn.cancel()  # to be woken for nothing costs as much as to be asked something
+            self._end_of_turn = None
 
     def _perform(self) -> None:
-        self._performing = False
+        self._end_of_turn = None
         scheduled, self._scheduled = self._scheduled, {}
-        for driver in scheduled:
-            driver.perform()
+        self._perform_each(scheduled)
+
+    def _perform_each(self, drivers: Iterable[Driven]) -> None:
+        """Let drivers perform; of votes to be saved, those of a little while: the rest waits for the next turn.
+
+        Each of them waits for the disk, and heartbeats must not: many groups that elect at once would keep this broker
+        silent for so long that the others elect anew, and then all do it again.
+        """
+        saving_ms = 0.0
+        for driver in drivers:
+            if not driver.must_save:
+                driver.perform()
+            elif saving_ms > VOTES_MS_MAX:
+                self.schedule(driver)
+            else:
+                began = self.clock.monotonic_ms()
+                driver.perform()
+                saving_ms += self.clock.monotonic_ms() - began
 
     def gather(self, group: str, messages: Iterable[Message]) -> Sequence[Message]:
         """Keep heartbeats for the next interval; return the messages that go now."""

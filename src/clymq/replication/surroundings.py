@@ -40,6 +40,11 @@ class Driven(Protocol):
         """Whether no sync of its block is under way."""
         ...
 
+    @property
+    def must_save(self) -> bool:
+        """Whether there is a vote to be saved, for which performing waits for the disk."""
+        ...
+
     def perform(self) -> None:
         """Do what the core says."""
 

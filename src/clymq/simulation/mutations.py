@@ -17,7 +17,7 @@ from clymq.raft.candidate import Candidate
 from clymq.raft.follower import Follower
 from clymq.raft.leader import Leader
 from clymq.raft.log import RaftLog
-from clymq.raft.messages import Append, RequestVote
+from clymq.raft.messages import Append, Entry, RequestVote
 from clymq.raft.node import RaftNode
 from clymq.raft.progress import Progress
 from clymq.raft.state import HardState, State, majority
@@ -104,6 +104,11 @@ def accept_after_seal() -> Patches:
 
     original = End.take
     append = Block.append
+    end_with = RaftLog._end_with
+
+    def end_open(self: RaftLog, last: Entry | None) -> None:
+        end_with(self, last)
+        self.sealed = False
 
     def append_anyway(self: Block, batches: Any) -> None:
         self._end.sealed = False
@@ -115,7 +120,7 @@ def accept_after_seal() -> Patches:
         return self._submitted
 
     return [
-        (RaftLog, "sealed", property(lambda self: False)),
+        (RaftLog, "_end_with", end_open),
         (End, "take", take),
         (Block, "append", append_anyway),
         (PartitionMachine, "_open", open_anyway),

@@ -23,9 +23,10 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 from weakref import WeakSet
 
+from clymq.cli.figures import process_totals
 from clymq.clock import SystemClock
 from clymq.config import load
-from clymq.errors import ConnectFailed
+from clymq.errors import ConnectFailed, InvalidRequest
 from clymq.metadata.remote import RemoteStore
 from clymq.node.broker import BrokerNode
 from clymq.node.zkserver import ZkServerNode
@@ -147,7 +148,7 @@ class LocalCluster:
 
     def partition(self, one: str, other: str) -> None:
         """Refuse: the servers of one process cannot be cut off from each other."""
-        raise NotImplementedError(f"{one} and {other} share a process; ProcessCluster can cut them off from each other")
+        raise InvalidRequest(f"{one} and {other} share a process; ProcessCluster can cut them off from each other")
 
     def heal(self) -> None:
         """Do nothing: nothing was cut."""
@@ -171,6 +172,7 @@ class LocalCluster:
             clock=clock,
             config=self._config,
             chance=chance,
+            totals=process_totals,  # of all of them together: they are one process
         )
 
 

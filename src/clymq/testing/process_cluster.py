@@ -24,6 +24,7 @@ from typing import Final
 from clymq.cli.stores import embedded_store, zookeeper_store
 from clymq.clock import SystemClock
 from clymq.config import Config
+from clymq.errors import InvalidRequest
 from clymq.metadata.store import MetadataStore
 from clymq.rpc.transport import TcpTransport
 from clymq.testing.background import Background
@@ -71,9 +72,14 @@ class ProcessCluster(Cluster):
         if self._ways is not None:
             arguments += ["--store", ZOOKEEPER, "--zookeeper", self._ways.address(name, ZOOKEEPER)]
         if name in self.zkservers:
-            return (*_COMMAND, "zkserver", *arguments)
+            return (*self.program(name), "zkserver", *arguments)
         reached = ",".join(self.network.address(name, zkserver) for zkserver in self.zkservers)
-        return (*_COMMAND, "broker", *arguments, "--zkserver", reached)
+        return (*self.program(name), "broker", *arguments, "--zkserver", reached)
+
+    def program(self, name: str) -> Sequence[str]:
+        """Return what runs a server, without its arguments; for those who run another one."""
+        del name
+        return _COMMAND
 
     # --- Begin and end ---
 
@@ -125,7 +131,7 @@ class ProcessCluster(Cluster):
             self._ways.partition(one, other, one_way=one_way)
             return
         if self.network.kind != Namespaces.kind:
-            raise NotImplementedError(f"servers cannot be cut off from each other here: {Namespaces.refusal()}")
+            raise InvalidRequest(f"servers cannot be cut off from each other here: {Namespaces.refusal()}")
         super().partition(one, other, one_way=one_way)
 
     def isolate(self, name: str) -> None:
@@ -141,6 +147,11 @@ class ProcessCluster(Cluster):
             self._ways.heal()
 
     # --- What can be asked ---
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """Brokers that were never started."""
+        return tuple(name for name in self._spares if name not in self.brokers)
 
     async def connect(self) -> MetadataStore:
         """Return a client of the store with a session of its own; close it."""

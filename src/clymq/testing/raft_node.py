@@ -25,6 +25,7 @@ from typing import Final
 from clymq.clock import SystemClock
 from clymq.config import Config, load
 from clymq.errors import ClymqError, NotReady, UnknownPartition
+from clymq.node.collector import calm_collector
 from clymq.protocol.broker import InitProducer, ProducerReady, Pull, Pulled, Push, Pushed, StoredBatch
 from clymq.record import Batch, producer_id
 from clymq.replication.consensus_links import ConsensusLinks, handlers
@@ -145,7 +146,7 @@ class RaftProcess:
 
     def _push(self, call: Call) -> None:
         request: Push = call.request
-        batch = Batch.parse(call.payload, batch_bytes_max=self._config.batch_bytes_max)
+        batch = Batch(call.payload, batch_bytes_max=self._config.batch_bytes_max)
         batch.check()
 
         def answer(outcome: Stored | ClymqError) -> None:
@@ -207,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     config = load(environment=os.environ)
     logging.basicConfig(stream=sys.stderr, level=config.log.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    calm_collector()
     asyncio.run(serve(parsed, config))
 
 

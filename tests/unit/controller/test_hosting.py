@@ -216,28 +216,34 @@ def test_row_80_a_lost_replica_moves_the_active_block_to_somebody_else() -> None
     run(test)
 
 
-def test_row_80_without_anybody_else_the_block_stays_until_the_broker_has_another_disk() -> None:
+def test_row_80_without_anybody_else_the_next_block_begins_there_and_then_stays_until_there_is_another_disk() -> None:
     async def test(world: World) -> None:
         view = await world.make()
         lost = view.members[1]
         world.brokers.append(view.partition.value.uid, 1, 10)
         await world.ask(down(view, 1, lost))
+        await world.until_true(lambda: at_block(world, 2), "the next block begins, with an empty log for everybody")
+        assert set((await world.settled()).members) == set(view.members)
+        # Lost again on the same disk: it is the disk, and moving once more would help nobody.
+        await world.ask(down(view, 2, lost))
         await world.sleep(1000)
-        assert (await world.view()).now.block == 1
+        assert (await world.view()).now.block == 2
         await world.kill_broker(lost)
         await world.add_broker(lost, disk_id="another", incarnation=2)
-        await world.until_true(lambda: at_block(world, 2), "the block has moved")
+        await world.until_true(lambda: at_block(world, 3), "the block has moved")
         after = await world.settled()
         assert {each.broker: each.disk_id for each in after.active.replicas}[lost] == "another"
-        # The sealed one gets a copy on the new disk, registered when it is whole.
-        await world.until_true(lambda: copied(world, lost, "another"), "the sealed block is copied")
+        # The sealed ones get copies on the new disk, registered when they are whole.
+        await world.until_true(lambda: copied(world, lost, "another"), "the sealed blocks are copied")
 
     run(test)
 
 
 async def copied(world: World, broker: str, disk_id: str) -> bool:
-    (sealed,) = (await world.view()).sealed
-    return (broker, disk_id) in [(each.broker, each.disk_id) for each in sealed.replicas] and not sealed.block.copies
+    return all(
+        (broker, disk_id) in [(each.broker, each.disk_id) for each in sealed.replicas] and not sealed.block.copies
+        for sealed in (await world.view()).sealed
+    )
 
 
 def test_a_report_about_a_disk_that_the_replica_is_not_on_changes_nothing() -> None:

@@ -280,6 +280,40 @@ def test_after_a_commit_that_failed_nobody_knows_and_nothing_more_is_done() -> N
     run(test)
 
 
+def test_whoever_runs_the_engine_is_told_once_that_its_disk_has_failed_but_not_of_a_full_one() -> None:
+    async def test(world: World) -> None:
+        engine, session = world.engine, await world.engine.open_session(5000)
+        told: list[ClymqError] = []
+        engine.on_failed = told.append
+        world.file.fail_with = DiskFull("store", "no room")
+        with pytest.raises(DiskFull):
+            await engine.write(session, [Create("/a")])
+        assert told == []
+        world.file.fail_with = failure = DiskFailed("store", "commit to", "input/output error")
+        for _ in range(2):
+            with pytest.raises((ConnectionLost, DiskFailed)):
+                await engine.write(session, [Create("/a")])
+        assert told == [failure]
+
+    run(test)
+
+
+def test_sessions_have_the_numbers_that_are_drawn_for_them_and_no_two_the_same() -> None:
+    async def test(world: World) -> None:
+        drawn = iter([0, 7, 7, 2**63 - 9])
+        engine = Engine(StoreFile(None), world.clock, lambda: next(drawn))
+        await engine.start()
+        try:
+            assert [await engine.open_session(5000) for _ in range(4)] == [1, 7, 8, 2**63 - 9]
+            await engine.write(2**63 - 9, [Create("/a", ephemeral=True)])
+            await engine.close_session(2**63 - 9)
+            assert await engine.exists(7, "/a") is None
+        finally:
+            await engine.close()
+
+    run(test)
+
+
 def test_a_closed_engine_refuses_what_waits_and_finishes_what_runs() -> None:
     async def test(world: World) -> None:
         engine, session = world.engine, await world.engine.open_session(5000)

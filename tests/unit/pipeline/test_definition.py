@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import copy
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +119,18 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, text: str) ->
 def test_the_examples_are_valid(name: str) -> None:
     pytest.importorskip("yaml")
     assert load_definition(ROOT / "examples" / name / "pipeline.yaml").name == name
+
+
+def test_the_file_in_the_page_is_valid(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/spark.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "p.yaml").write_text(shown)
+    assert load_definition(tmp_path / "p.yaml").bootstrap == "127.0.0.1:7878"
+
+
+def test_what_needs_no_spark_loads_none() -> None:
+    code = "import sys, clymq, clymq.cli.main, clymq.pipeline.files; assert 'pyspark' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 
 def test_figures_come_from_the_progress_of_a_query() -> None:

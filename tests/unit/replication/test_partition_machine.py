@@ -37,6 +37,7 @@ from clymq.replication.entries import (
     batch_of,
     encode,
 )
+from clymq.replication.handed_over import HANDED_OVER_BYTES_MAX
 from clymq.replication.machine import PRODUCERS_MAX, Elected, PartitionMachine, State, _encode
 from clymq.replication.producers import (
     KEPT_BATCHES,
@@ -329,10 +330,11 @@ def test_the_largest_state_fits_into_a_seal() -> None:
     segments = [Segment(high, high, EPOCH_MAX)] * (ACKED_RANGES_MAX + COUNTED_RANGES_MAX)
     names = [f"{n:0200}" for n in range(PSB_GROUPS_MAX)]
     groups = {name: Group(Cursor(high, segments), high) for name in names[:PTP_GROUPS_MAX]}
-    letter = DeadLetter(Range(high, high + 1), "京" * REASON_CHARACTERS_MAX)
+    letter = DeadLetter(Range(high, high + 1), "京" * REASON_CHARACTERS_MAX, EPOCH_MAX)
     groups[names[0]].dead = {high + n: letter for n in range(DEAD_LETTERS_MAX)}
     state = State(producers=Producers(producers, EPOCH_MAX), groups=Groups(groups, dict.fromkeys(names, high)))
     machine = PartitionMachine()
     machine.restore(_encode(state))
     batch = Batch.parse(batch_of(Seal(end=high, snapshot=machine.seal(end=high, now=0).snapshot)))
     assert batch.body_length < 0.9 * Config().batch_bytes_max
+    assert batch.body_length + 1.2 * HANDED_OVER_BYTES_MAX < Config().batch_bytes_max

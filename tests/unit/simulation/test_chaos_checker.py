@@ -210,6 +210,13 @@ def test_real_time_order_is_kept_between_producers() -> None:
     )
 
 
+def test_a_former_leader_that_acknowledges_beside_its_successor_is_caught_though_all_that_it_says_is_lost() -> None:
+    story = Story().tell("nemesis", "mode", ack=1, stage="end")
+    story.push("p", 0, "p1").push("p", 1, "p2").push("q", 1, "q1").final("p1", "p2")
+    found = only(story.verdict(Fault("isolate leader", 0, 1_000_000)))
+    assert (found.kind, found.values) == (Kind.REAL_TIME, ("p2", "q1"))
+
+
 def test_pushes_that_overlap_in_time_have_no_order() -> None:
     story = Story()
     first, second = story.send("p", "p1"), story.send("q", "q1")

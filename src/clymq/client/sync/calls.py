@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from clymq.client.sync.thread import LoopThread
-from clymq.errors import ClosedError
+from clymq.errors import ClosedError, ClymqError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,7 +66,7 @@ class Blocking(Generic[TwinT]):
         if self._thread is None:
             if self._is_closed:
                 raise ClosedError(f"{type(self).__name__} is closed")
-            self._thread = LoopThread.acquire()
+            self._thread = LoopThread.acquire(self)
         return self._thread
 
     def start(self) -> None:
@@ -81,9 +83,18 @@ class Blocking(Generic[TwinT]):
             return
         try:
             if thread.is_here:
-                thread.run(self._twin.close())
+                thread.run(self._close_twin())
         finally:
-            thread.release()
+            thread.release(self)
+
+    def close_in(self, thread: LoopThread, seconds_max: float) -> None:
+        """Close what the program has left open when it ends: what was accepted is sent, if that does not take long."""
+        self._is_closed = True
+        with contextlib.suppress(ClymqError, TimeoutError):
+            thread.run(asyncio.wait_for(self._close_twin(), seconds_max))
+
+    async def _close_twin(self) -> None:
+        await self._twin.close()
 
     def __enter__(self) -> Self:
         self.start()

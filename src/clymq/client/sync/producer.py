@@ -37,7 +37,7 @@ def _behind(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Ca
     """Return the blocking method, which comes behind everything that was sent."""
 
     def call(self: Producer, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self._wait_for(self._hand_over_and(method(self._twin, *arguments, **options)))
+        return self._wait_for(self._hand_over_and(lambda: method(self._twin, *arguments, **options)))
 
     return described_by(method, call)
 
@@ -135,9 +135,11 @@ class Producer(Blocking[AsyncProducer]):
 
         Raises the first error of what was sent with `send` and not reported by `flush`.
         """
-        if not self._is_closed and self._thread is not None and self._thread.is_here:
-            self._thread.run(self._hand_over())
         super().close()
+
+    async def _close_twin(self) -> None:
+        await self._hand_over()
+        await self._twin.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -192,13 +194,9 @@ class Producer(Blocking[AsyncProducer]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _hand_over_and(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            await self._hand_over()
-        except BaseException:
-            work.close()
-            raise
-        return await work
+    async def _hand_over_and(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._hand_over()
+        return await work()
 
     async def _hand_over(self, *, send_now: bool = False) -> None:
         """Take everything that was accepted until now."""

@@ -1,8 +1,8 @@
 """The thread behind the blocking classes: one event loop for all of them.
 
-It begins with the first object that needs it and ends with the last that is closed; what was left open does not keep
-the process from ending. Threads do not survive a fork: in the child, objects made before it say so, and new ones get a
-thread of their own.
+It begins with the first object that needs it and ends with the last that is closed. What a program leaves open is
+closed when it ends, and does not keep it from ending. Threads do not survive a fork: in the child, objects made before
+it say so, and new ones get a thread of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
 
 from clymq.errors import ClosedError, InvalidRequest
 
@@ -20,6 +21,13 @@ T = TypeVar("T")
 
 # At exit nobody waits longer than this for what was left open.
 EXIT_SECONDS_MAX: Final = 2.0
+
+
+class User(Protocol):
+    """Who needs the thread."""
+
+    def close_in(self, thread: LoopThread, seconds_max: float) -> None:
+        """Let go of everything, within so long; the program ends."""
 
 
 class LoopThread:
@@ -30,23 +38,26 @@ class LoopThread:
         self._ended = asyncio.Event()
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="clymq-client", daemon=True)
-        self._users = 0
+        self._users: WeakSet[User] = WeakSet()
+        self._count = 0
         self._thread.start()
 
     @staticmethod
-    def acquire() -> LoopThread:
+    def acquire(user: User) -> LoopThread:
         """Return the thread of this process, begun if there is none; give it back with `release`."""
         with _Shared.lock:
             if _Shared.thread is None:
                 _Shared.thread = LoopThread()
-            _Shared.thread._users += 1
+            _Shared.thread._users.add(user)
+            _Shared.thread._count += 1
             return _Shared.thread
 
-    def release(self) -> None:
+    def release(self, user: User) -> None:
         """Need it no longer; whoever is the last waits until the thread is gone."""
         with _Shared.lock:
-            self._users -= 1
-            is_last = self._users == 0
+            self._users.discard(user)
+            self._count -= 1
+            is_last = self._count == 0
             if is_last and _Shared.thread is self:
                 _Shared.thread = None
         if is_last and self.is_here:
@@ -89,6 +100,12 @@ class LoopThread:
         """Call something there, soon; do not wait."""
         self._loop.call_soon_threadsafe(callback, *arguments)
 
+    def close_all(self, seconds_max: float) -> None:
+        """Close what was left open, each within so long, and end."""
+        for user in list(self._users):
+            user.close_in(self, seconds_max)
+        self.end(seconds_max)
+
     def end(self, seconds_max: float | None = None) -> None:
         """Cancel what still runs and wait until the thread is gone."""
         try:
@@ -121,7 +138,7 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     thread, _Shared.thread = _Shared.thread, None
     if thread is not None and thread.is_here:
-        thread.end(EXIT_SECONDS_MAX)
+        thread.close_all(EXIT_SECONDS_MAX)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,101 @@
+"""Processes for benchmarks: started on free ports of the loopback interface, looked at, and ended, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[str]:
+    """Make a folder for data, on the disk that `CLYMQ_BENCH_DATA` names or on that of the temporary folder."""
+    path = tempfile.mkdtemp(prefix="clymq-bench-", dir=os.environ.get("CLYMQ_BENCH_DATA"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Server:
+    """A process that said where it listens."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._address = ""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """Where it listens: the last word of its first line; the first look waits for that."""
+        if not self._address:
+            assert self._process.stdout is not None
+            self._address = self._process.stdout.readline().split()[-1]
+        return self._address
+
+
+@contextlib.contextmanager
+def python(arguments: Sequence[str], log: str = "warning") -> Iterator[Server]:
+    """Run Python with these arguments; the process is killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=os.environ | {"CLYMQ_LOG": log},
+        stderr=subprocess.DEVNULL if log == "info" else None,
+    )  # fmt: skip
+    try:
+        yield Server(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses at this moment."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used, in all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def own_memory_bytes(pid: int) -> int:
+    """Return the memory that is a process's own: not what it maps of files."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"/proc/{pid}/status names no RssAnon")
+
+
+def settle(processes: Sequence[int], *, share_max: float, seconds_max: float) -> None:
+    """Wait until processes have nothing to do: until all together use less than a share of a core for a second."""
+    deadline = time.monotonic() + seconds_max
+    while time.monotonic() < deadline:
+        before = sum(map(cpu_seconds, processes))
+        time.sleep(1)
+        if sum(map(cpu_seconds, processes)) - before < share_max:
+            return
+    raise TimeoutError
+
+
+def shares_of_a_core(processes: Sequence[int], seconds: float) -> list[float]:
+    """Return how much of a core each process uses for a while."""
+    began, before = time.monotonic(), [cpu_seconds(pid) for pid in processes]
+    time.sleep(seconds)
+    passed = time.monotonic() - began
+    return [(cpu_seconds(pid) - spent) / passed for pid, spent in zip(processes, before, strict=True)]

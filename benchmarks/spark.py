@@ -1,0 +1,186 @@
+"""Spark on `local[2]` beside the best that a Python source or sink can do: the same Arrow batches from and to memory.
+
+The cluster is one broker in a process of its own, on the same machine: what is measured is the connector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.report import Row, at_least, at_most, beside_raw
+from clymq import AsyncAdmin, AsyncProducer
+from clymq.testing import ProcessCluster
+
+SIZES = {100: "100 B", 1000: "1 KB"}
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+}
+CONFIG = {"election_ms_min": 3000, "election_ms_max": 5000, "session_timeout_ms": 20_000}
+_numbers = itertools.count()
+
+
+def run(quick: bool) -> list[Row]:
+    """Measure everything; `quick` for a look."""
+    from benchmarks.spark_raw import MemorySource  # noqa: PLC0415 PySpark is loaded when it is needed
+    from clymq.spark.session import spark_session  # noqa: PLC0415
+
+    turns, rows = (3, 400_000) if quick else (7, 2_000_000)
+    with ProcessCluster(brokers=1, network="proxies", config=CONFIG) as cluster:
+        spark = spark_session("bench", master="local[2]", settings=SETTINGS)
+        spark.dataSource.register(MemorySource)
+        bench = Bench(spark, cluster.bootstrap, rows, turns)
+        try:
+            return [*bench.tables(), *bench.streams()]
+        finally:
+            spark.stop()
+
+
+class Bench:
+    """The measurements, on one session and one cluster."""
+
+    def __init__(self, spark: Any, bootstrap: str, rows: int, turns: int) -> None:
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._rows = rows
+        self._turns = turns
+        self._topics = {size: self._filled(size, rows if size == 100 else rows // 4) for size in SIZES}
+
+    def tables(self) -> list[Row]:
+        """Batch reads into nothing, and batch writes from memory."""
+        found = []
+        for size, name in SIZES.items():
+            rows = self._rows if size == 100 else self._rows // 4
+            found.append(self._beside(f"read a table, {name}", rows, self._read(size), self._read_raw(size, rows), 0.8))
+        for size, name in SIZES.items():
+            rows = self._rows if size == 100 else self._rows // 4
+            ours, raw = self._write(size, rows, {}), self._write_raw(size, rows)
+            found.append(self._beside(f"write a table exactly once, {name}", rows, ours, raw, 0.8))
+        rows = self._rows
+        ours, raw = self._write(100, rows, {"delivery": "at-least-once"}), self._write_raw(100, rows)
+        found.append(self._beside("write a table at least once, 100 B", rows, ours, raw, None))
+        return found
+
+    def streams(self) -> list[Row]:
+        """Streams at a million rows per trigger (fewer with --quick), and what a small trigger costs."""
+        share = self._rows // 2
+        read, copy = (
+            at_least(f"{what}, {share:,} rows per trigger", "rows/s", measure, turns=2)
+            for what, measure in (
+                ("stream into nothing, 100 B", lambda: self._stream(share, "noop")),
+                ("stream from topic to topic exactly once, 100 B", lambda: self._stream(share, "clymq")),
+            )
+        )
+        small = at_most("a trigger of 100 rows, into nothing", "ms", lambda: self._small("noop"), turns=2)
+        small_copy = at_most("a trigger of 100 rows, topic to topic", "ms", lambda: self._small("clymq"), turns=2)
+        return [read, copy, small, small_copy]
+
+    def _beside(self, name: str, rows: int, ours: Any, raw: Any, target: float | None) -> Row:
+        return beside_raw(name, "rows/s", _rate(rows, ours), _rate(rows, raw), turns=self._turns, target=target)
+
+    def _filled(self, size: int, rows: int) -> str:
+        topic = self._topic()
+        values = [number.to_bytes(8, "little") + bytes(size - 8) for number in range(10_000)]
+
+        async def push() -> None:
+            async with AsyncProducer(self._bootstrap, batch_bytes=1 << 20) as producer:
+                for number in range(rows // 10_000):
+                    await producer.push_many(topic, values, partition=str(number % 2))
+
+        asyncio.run(push())
+        return topic
+
+    def _topic(self) -> str:
+        name = f"bench{next(_numbers)}"
+
+        async def create() -> None:
+            async with AsyncAdmin(self._bootstrap) as admin:
+                await admin.create_topic(name, partitions=2)
+
+        asyncio.run(create())
+        return name
+
+    def _read(self, size: int) -> Callable[[], None]:
+        options = {"bootstrap.servers": self._bootstrap, "subscribe": self._topics[size]}
+
+        def read() -> None:
+            _drop(self._spark.read.format("clymq").options(**options).load())
+
+        return read
+
+    def _read_raw(self, size: int, rows: int) -> Callable[[], None]:
+        return lambda: _drop(self._memory(size, rows))
+
+    def _memory(self, size: int, rows: int) -> Any:
+        return self._spark.read.format("memory_arrow").options(size=size, rows=rows).load()
+
+    def _write(self, size: int, rows: int, more: dict[str, str]) -> Callable[[], None]:
+        topic = self._topic()
+        options = {"bootstrap.servers": self._bootstrap, "topic": topic, **more}
+
+        def write() -> None:
+            memory = self._memory(size, rows).selectExpr("value", "cast(rand() < 0.5 AS int) AS partition")
+            memory.write.format("clymq").mode("append").options(**options).save()
+
+        return write
+
+    def _write_raw(self, size: int, rows: int) -> Callable[[], None]:
+        def write() -> None:
+            memory = self._memory(size, rows).selectExpr("value", "cast(rand() < 0.5 AS int) AS partition")
+            memory.write.format("memory_arrow").mode("append").save()
+
+        return write
+
+    def _query(self, share: int, sink: str) -> list[Any]:
+        """Run a stream over the topic of small messages to its end; return the progress of its micro-batches."""
+        reader = self._spark.readStream.format("clymq").option("bootstrap.servers", self._bootstrap)
+        reader = reader.option("subscribe", self._topics[100]).option("startingOffsets", "earliest")
+        rows = reader.option("maxOffsetsPerTrigger", share).load().select("value", "partition")
+        writer = rows.writeStream.format(sink).option("checkpointLocation", tempfile.mkdtemp(prefix="clymq-bench-"))
+        if sink == "clymq":
+            writer = writer.option("bootstrap.servers", self._bootstrap).option("topic", self._topic())
+        writer = writer.trigger(processingTime="0 seconds")
+        query = writer.start()
+        try:
+            batches = min(12, self._rows // share)
+            deadline = time.monotonic() + 300
+            while len(_with_rows(query)) < batches and time.monotonic() < deadline:
+                if not query.isActive:
+                    raise RuntimeError(str(query.exception()))
+                time.sleep(0.05)
+            return _with_rows(query)
+        finally:
+            query.stop()
+
+    def _stream(self, share: int, sink: str) -> float:
+        batches = self._query(share, sink)
+        rates = [float(each.numInputRows / each.durationMs["triggerExecution"] * 1000) for each in batches]
+        return max(rates)
+
+    def _small(self, sink: str) -> float:
+        times = [float(each.durationMs["triggerExecution"]) for each in self._query(100, sink)[2:]]
+        return statistics.median(times)
+
+
+def _rate(rows: int, work: Callable[[], None]) -> Callable[[], float]:
+    def measure() -> float:
+        began = time.perf_counter()
+        work()
+        return rows / (time.perf_counter() - began)
+
+    return measure
+
+
+def _drop(rows: Any) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _with_rows(query: Any) -> list[Any]:
+    return [each for each in query.recentProgress if each.numInputRows]

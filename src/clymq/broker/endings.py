@@ -1,0 +1,148 @@
+"""How leases end without an ack: counted in the log, then delivered again, or given up.
+
+Nothing comes back before the log knows that it was delivered in vain; the count is what tells a message that nobody can
+deal with from one that was unlucky. What was delivered too often, or is rejected, is given up by an entry (DEAD) of its
+own, in parts that each fit into one batch of the dead-letter topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from clymq.broker.active_block import ActiveBlock
+from clymq.broker.hosting import HostedPartition
+from clymq.broker.subscriptions.leases import GroupLeases, Offer, Taken
+from clymq.broker.subscriptions.spans import Span
+from clymq.clock import Clock
+from clymq.errors import ClymqError
+from clymq.replication.cursors import Refused
+from clymq.replication.entries import EndedLease, Range, Timeout
+
+# Pause before an entry that could not be written is tried again.
+RETRY_MS: Final = 100.0
+# A dead letter that found no room: others are on their way out.
+NO_ROOM_MS: Final = 1_000.0
+# Dead letters that one look may make; the rest follows a moment later.
+BURIALS_MAX: Final = 64
+# Room for the headers that a dead letter gets.
+LETTER_BYTES: Final = 2048
+DEAD_LETTERS_SUFFIX: Final = ".dlq"
+
+Answer = Callable[[object], None]
+
+
+class Endings:
+    """Those of one partition. `changed` hears of a group that may be served again, `dead` of new dead letters."""
+
+    def __init__(
+        self,
+        partition: HostedPartition,
+        block: ActiveBlock,
+        clock: Clock,
+        *,
+        changed: Callable[[str], None],
+        dead: Callable[[], None],
+    ) -> None:
+        self._partition = partition
+        self._block = block
+        self._clock = clock
+        self._changed = changed
+        self._dead = dead
+        self.retry_at = 0.0
+        """What could not be written is not tried again before this."""
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether messages may be given up; a topic of dead letters keeps them for ever."""
+        return not self._partition.topic.endswith(DEAD_LETTERS_SUFFIX)
+
+    def is_worn(self, deliveries: int) -> bool:
+        """Whether that was often enough."""
+        return deliveries >= self._partition.config.delivery_count_max and self.has_dead_letters
+
+    def until(self, delay_ms: float) -> float | None:
+        """Return when a delay is over; None for none."""
+        return self._clock.monotonic_ms() + delay_ms if delay_ms > 0 else None
+
+    def in_vain(self, name: str, group: GroupLeases, taken: Taken, answer: Answer, *, delay_ms: float = 0) -> None:
+        """Count what was delivered in vain; then it may be delivered again, after a delay."""
+        spans = list(taken.spans)
+
+        def answered(outcome: object) -> None:
+            if isinstance(outcome, ClymqError):
+                group.not_settled(taken)
+            else:
+                self._came_back(name, group, spans, self.until(delay_ms))
+            answer(outcome)
+            self._changed(name)
+
+        try:
+            self._block.write(Timeout(ended=tuple(EndedLease(name, Range(*span)) for span in spans)), answered)
+        except ClymqError as error:
+            self.retry_at = self._clock.monotonic_ms() + RETRY_MS
+            answered(error)
+
+    def _came_back(self, name: str, group: GroupLeases, spans: Iterable[Span], until: float | None) -> None:
+        """It is counted: what came back too often is given up, the rest is free or waits."""
+        cursor = self._block.machine.cursor(name)
+        if cursor is None:
+            return
+        for span in spans:
+            for segment in cursor.unfinished(*span):
+                part = Span(segment.start, segment.end)
+                if self.is_worn(segment.deliveries):
+                    self._bury_some(name, group, part, segment.deliveries)
+                else:
+                    group.settled([part], until=until)
+
+    def give_up(self, name: str, group: GroupLeases, worn: Iterable[Offer]) -> None:
+        """Give up what nobody has, because it came back too often."""
+        for offer in worn:
+            self._bury_some(name, group, group.give_up(offer), offer.deliveries)
+
+    def reject(self, name: str, group: GroupLeases, taken: Taken, reason: str, answer: Answer) -> None:
+        """Give up what a consumer rejects; answered when all of it is in the log, or with what went wrong."""
+        parts = [(part, piece.lease.deliveries) for piece in taken.pieces for part in self._parts(piece.span)]
+        outcomes: list[object] = []
+
+        def answered(outcome: object) -> None:
+            outcomes.append(outcome)
+            if len(outcomes) == len(parts):
+                answer(next((each for each in outcomes if isinstance(each, ClymqError | Refused)), None))
+
+        for part, deliveries in parts:
+            self._bury(name, group, part, reason, deliveries, answered)
+
+    def _bury_some(self, name: str, group: GroupLeases, span: Span, deliveries: int) -> None:
+        """Give up a range that is settling; of a long one a part at a time."""
+        parts = self._parts(span)
+        for part in parts[:BURIALS_MAX]:
+            self._bury(name, group, part, f"delivered {deliveries} times", deliveries, _ignore)
+        group.settled(parts[BURIALS_MAX:], until=self.until(RETRY_MS))
+
+    def _parts(self, span: Span) -> list[Span]:
+        """Cut a range so that each part fits into one batch, whatever its messages are."""
+        config = self._partition.config
+        count = max(1, config.batch_bytes_max // (config.message_bytes_max + LETTER_BYTES))
+        return [Span(at, min(at + count, span.end)) for at in range(span.start, span.end, count)]
+
+    def _bury(self, name: str, group: GroupLeases, span: Span, reason: str, deliveries: int, answer: Answer) -> None:
+        def answered(outcome: object) -> None:
+            if isinstance(outcome, ClymqError | Refused):
+                group.settled([span], until=self.until(NO_ROOM_MS))
+            else:
+                group.buried([span])
+                self._dead()
+            answer(outcome)
+            self._changed(name)
+
+        try:
+            entry = self._block.machine.dead(name, Range(*span), reason, deliveries)
+            self._block.write(entry, answered)
+        except ClymqError as error:
+            answered(error)
+
+
+def _ignore(_: object) -> None:
+    """For whoever does not wait for the answer."""

@@ -1,0 +1,222 @@
+"""Clusters that break one rule each, to prove that the checkers bite; as `clymq.simulation.mutations`, one level up.
+
+Each replaces a method or two of the product; there is no switch for it in the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import msgspec
+
+from clymq.broker.broker import Broker
+from clymq.broker.fetch_block import FetchBlock
+from clymq.broker.hosting import Hosting
+from clymq.controller import sealing
+from clymq.controller.chains import View
+from clymq.controller.moves import Moves
+from clymq.controller.repair import Repair
+from clymq.controller.roster import Roster
+from clymq.controller.sealing import Ended, Sealing
+from clymq.metadata.chain import Active, Chain
+from clymq.metadata.nodes import NowBlock, Partition, Pending, SealedBlock, encode
+from clymq.metadata.reading import Versioned
+from clymq.metadata.store import ANY_VERSION, Put
+from clymq.protocol.broker import CommittedOffset
+from clymq.protocol.hosting import BlockClosed
+from clymq.raft.leader import Leader
+from clymq.replication.entries import Entry, Genesis
+from clymq.replication.fetch_driver import FetchDriver
+from clymq.replication.fetch_end import FetchEnd
+from clymq.replication.fetch_holders import Holders
+from clymq.replication.fetch_leader import FetchLeader
+from clymq.rpc.peer import Call
+
+Patches = list[tuple[Any, str, Any]]
+
+
+def ignore_the_epoch() -> Patches:
+    """A broker closes a block for whoever asks, a controller of long ago included."""
+    original = Broker._close_accept
+
+    def close_accept(self: Broker, call: Call) -> None:
+        request = call.request
+        partition = self.hosting.partition(request.topic, request.partition, request.uid)
+        partition.epoch = min(partition.epoch, request.epoch)
+        original(self, call)
+
+    return [(Broker, "_close_accept", close_accept), (FetchEnd, "check_epoch", lambda self, epoch: None)]
+
+
+def show_what_one_replica_holds() -> Patches:
+    """A fetch leader shows readers what nobody else has yet."""
+    return [(Holders, "visible", lambda self, own: own)]
+
+
+def acknowledge_without_a_session() -> Patches:
+    """A fetch leader goes on acknowledging when the store does not vouch for it any more."""
+    return [
+        (FetchLeader, "_unconfirmed", lambda self: None),
+        (FetchDriver, "lose_session", lambda self: None),
+    ]
+
+
+def commit_alone() -> Patches:
+    """A Raft leader takes for committed what it alone has."""
+
+    def commit(self: Leader) -> None:
+        log = self._state.log
+        if log.synced > log.commit and log.term_at(log.synced) == self._state.term:
+            log.commit_to(log.synced)
+
+    return [(Leader, "commit", commit)]
+
+
+def forget_the_intent() -> Patches:
+    """A controller does not look for moves that somebody else has begun."""
+    original = Repair._look_at
+
+    async def look_at(self: Repair, view: View, roster: Roster, room: int) -> int:
+        return 0 if view.partition.value.pending is not None else await original(self, view, roster, room)
+
+    return [(Repair, "_look_at", look_at)]
+
+
+def drop_the_intent() -> Patches:
+    """A controller that cannot go on with a move takes the intent back."""
+    original = Moves._prepare
+
+    async def prepare(self: Moves, view: View, roster: Roster) -> Any:
+        try:
+            return await original(self, view, roster)
+        except Exception:
+            partition = view.partition
+            await self._chains.of(*view.key).put(
+                msgspec.structs.replace(partition.value, pending=None), partition.version
+            )
+            raise
+
+    return [(Moves, "_prepare", prepare)]
+
+
+def seal_before_the_end() -> Patches:
+    """The chain says that a block ends one message earlier than it does."""
+    original = sealing._ended
+
+    def ended(view: View, broker: str, closed: BlockClosed, **fields: Any) -> Ended:
+        found = original(view, broker, closed, **fields)
+        end = max(found.block.start, found.block.end - 1)
+        return found._replace(block=msgspec.structs.replace(found.block, end=end))
+
+    return [(sealing, "_ended", ended)]
+
+
+def write_unconditionally() -> Patches:
+    """A controller writes over whatever another one has written since it looked."""
+    original = Chain.move
+
+    async def put(self: Chain, partition: Partition, version: int) -> None:
+        del version
+        await self._store.commit([Put(self._paths.partition, encode(partition), ANY_VERSION)])
+
+    async def move(
+        self: Chain, partition: Versioned[Partition], active: Active, now: NowBlock, sealed: SealedBlock | None
+    ) -> None:
+        unversioned = active._replace(block=active.block._replace(version=ANY_VERSION))
+        await original(self, partition._replace(version=ANY_VERSION), unversioned, now, sealed)
+
+    return [(Chain, "put", put), (Chain, "move", move)]
+
+
+def seal_at_the_shortest() -> Patches:
+    """Of the fenced replicas the one that has come least far ends the block."""
+    original = Sealing._seal_at_furthest
+
+    async def seal(
+        self: Sealing, view: View, pending: Pending, fenced: dict[str, BlockClosed], *arguments: Any
+    ) -> Ended:
+        name = min(fenced, key=lambda each: fenced[each].end)
+        return await original(self, view, pending, {name: fenced[name]}, *arguments)
+
+    return [(Sealing, "_seal_at_furthest", seal)]
+
+
+def take_one_fence_for_enough() -> Patches:
+    """A fetch block is ended by whichever single replica answers."""
+    original = Sealing._seal_fenced
+
+    async def seal(self: Sealing, view: View, *arguments: Any) -> Ended:
+        settings = {**view.topic.settings, "fetch_unclean": "true"}
+        unclean = view._replace(topic=msgspec.structs.replace(view.topic, settings=settings))
+        return await original(self, unclean, *arguments)
+
+    return [(Sealing, "_seal_fenced", seal)]
+
+
+def commit_positions_in_the_dark() -> Patches:
+    """A group's position is stored when the fetch leader has it, and nobody else."""
+
+    def write(self: FetchBlock, entry: Entry, answer: Callable[[object], None]) -> None:
+        self.driver.write(entry, answer)
+
+    return [(FetchBlock, "write", write)]
+
+
+def name_positions_too_early() -> Patches:
+    """A leader says how far a group has come before it knows, or when it has long been another's turn."""
+
+    def fetch_offset(self: Broker, call: Call) -> None:
+        request = call.request
+        owner = self._active(self.hosting.partition(request.topic, request.partition, request.uid))
+        owner.check_reading()
+        call.reply(CommittedOffset(owner.machine.position(request.group)))
+
+    return [(Broker, "_fetch_offset", fetch_offset)]
+
+
+def forget_producers_between_blocks() -> Patches:
+    """A new block begins without the table of producers of the one before."""
+    original = Hosting._begin
+
+    def begin(self: Hosting, partition: Any, place: Any, done: Callable[[Genesis], None]) -> None:
+        original(self, partition, place, lambda genesis: done(Genesis(uid=genesis.uid)))
+
+    return [(Hosting, "_begin", begin)]
+
+
+def lose_without_a_word() -> Patches:
+    """What a returning fetch leader had acknowledged and the block does not have is counted nowhere."""
+    return [(Broker, "lost", lambda self, *arguments: None)]
+
+
+MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        ignore_the_epoch,
+        show_what_one_replica_holds,
+        acknowledge_without_a_session,
+        commit_alone,
+        forget_the_intent,
+        drop_the_intent,
+        seal_before_the_end,
+        write_unconditionally,
+        seal_at_the_shortest,
+        take_one_fence_for_enough,
+        commit_positions_in_the_dark,
+        name_positions_too_early,
+        forget_producers_between_blocks,
+        lose_without_a_word,
+    )
+}
+
+
+@contextmanager
+def applied(name: str | None) -> Iterator[None]:
+    """Break one rule for a while; none if no name is given."""
+    with ExitStack() as stack:
+        for owner, attribute, replacement in MUTATIONS[name]() if name else ():
+            stack.enter_context(mock.patch.object(owner, attribute, replacement))
+        yield

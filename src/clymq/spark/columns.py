@@ -1,0 +1,125 @@
+"""The table that a topic is, and how batches of the log become rows of it: Arrow in, Arrow out, no loop over messages.
+
+Spark compares the schema of what it gets with what it expects, to the letter, so everything is brought to the schema
+that Spark made of the one asked for. Columns that are not asked for are not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from clymq.client.messages import Run
+from clymq.errors import InvalidRequest
+
+HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+COLUMNS: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": StringType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS,
+}
+CREATE_TIME: Final = 0
+# Spark takes rows in batches of about this many best; smaller batches of the log are joined, larger ones cut.
+ROWS: Final = 10_000
+ROWS_MAX: Final = 16_384
+
+
+def table_schema(*, headers: bool) -> StructType:
+    """Return all columns of a topic."""
+    return StructType([StructField(name, kind) for name, kind in COLUMNS.items() if headers or name != "headers"])
+
+
+def check_schema(schema: StructType, *, headers: bool) -> None:
+    """Refuse columns that a topic does not have; fewer are fine, in any order."""
+    for field in schema.fields:
+        expected = COLUMNS.get(field.name)
+        if expected is None:
+            raise InvalidRequest(f"a topic has no column {field.name}; it has {', '.join(COLUMNS)}")
+        if field.dataType != expected:
+            raise InvalidRequest(
+                f"column {field.name} is {expected.simpleString()}, not {field.dataType.simpleString()}"
+            )
+        if field.name == "headers" and not headers:
+            raise InvalidRequest("column headers is there only with the option includeHeaders=true")
+
+
+class RowMaker:
+    """Makes rows of one partition's runs, with the columns that were asked for."""
+
+    def __init__(self, schema: StructType, topic: str, partition: str) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._topic = pa.repeat(topic, ROWS_MAX)
+        self._partition = pa.repeat(partition, ROWS_MAX)
+        self._kind = pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), ROWS_MAX)
+        self._count = pa.array(range(ROWS_MAX), pa.int64())
+        self._makers: dict[str, Callable[[pa.RecordBatch, int], pa.Array]] = {
+            "key": lambda rows, _: _column(rows, "key", pa.binary()),
+            "value": lambda rows, _: rows.column("value"),
+            "topic": lambda rows, _: self._topic.slice(0, rows.num_rows),
+            "partition": lambda rows, _: self._partition.slice(0, rows.num_rows),
+            "offset": lambda rows, start: pc.add(self._count.slice(0, rows.num_rows), start),
+            "timestamp": lambda rows, _: rows.column("timestamp").cast(pa.timestamp("us", tz="UTC")),
+            "timestampType": lambda rows, _: self._kind.slice(0, rows.num_rows),
+            "headers": lambda rows, _: _headers(rows, self._schema.field("headers").type),
+        }
+
+    def rows(self, runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of runs that follow one another."""
+        waiting: list[pa.RecordBatch] = []
+        count = 0
+        for run in runs:
+            for start in range(run.start, run.end, ROWS_MAX):
+                end = min(run.end, start + ROWS_MAX)
+                columns = self._shaped(run, start, end)
+                if waiting and count + columns.num_rows > ROWS_MAX:
+                    yield _joined(waiting)
+                    waiting, count = [], 0
+                waiting.append(columns)
+                count += columns.num_rows
+        if waiting:
+            yield _joined(waiting)
+
+    def _shaped(self, run: Run, start: int, end: int) -> pa.RecordBatch:
+        rows = run.batch.to_arrow().slice(start - run.batch.base_offset, end - start)
+        arrays = [self._makers[name](rows, start) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    return rows.column(name) if name in rows.schema.names else pa.nulls(rows.num_rows, kind)
+
+
+def _headers(rows: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
+    """Return the headers; a message without any has an empty list, because null lists are slow in Spark's writer."""
+    if "headers" not in rows.schema.names:
+        empty = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows + 1)
+        return pa.ListArray.from_arrays(empty, pa.nulls(0, kind.value_type)).cast(kind)
+    headers = rows.column("headers")
+    if headers.null_count:
+        headers = pc.fill_null(headers, pa.scalar([], headers.type))
+    result: pa.Array = headers.cast(kind)
+    return result

@@ -1,0 +1,139 @@
+"""Drivers and leaders are killed in the middle; every row is there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_queue import SLOW_ELECTIONS, Queue
+
+from clymq.testing import ProcessCluster
+
+HERE = Path(__file__).parent
+MESSAGES = 6000
+SECONDS_MAX = 240
+
+
+class Driver:
+    """A process with a Spark driver in it, and the JVM and workers below it."""
+
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, str(HERE / "copying.py"), *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, text=True
+        )
+
+    def until_committed(self, checkpoint: Path, batches: int) -> None:
+        until(lambda: commits(checkpoint) >= batches or self.process.poll() is not None)
+
+    def kill(self) -> None:
+        """End all of it without a word."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def wait(self) -> str:
+        try:
+            output, _ = self.process.communicate(timeout=SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        assert self.process.returncode == 0, output
+        return output
+
+
+def commits(checkpoint: Path) -> int:
+    return len(list((checkpoint / "commits").glob("[0-9]*")))
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def values_of(queue: Queue, topic: str) -> list[int]:
+    return sorted(int(message.value) for message in queue.pull(topic))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_spark(spark: Any) -> None:
+    """Skip where there is none."""
+
+
+def test_a_killed_driver_that_starts_again_loses_and_doubles_nothing(queue: Queue, tmp_path: Path) -> None:
+    source, target, checkpoint = queue.topic(2), queue.topic(2), tmp_path / "checkpoint"
+    queue.push(source, [b"%d" % number for number in range(MESSAGES)])
+    arguments = (queue.bootstrap, source, target, checkpoint, "local[2]", MESSAGES // 20)
+    for batches in (3, 9):
+        driver = Driver(*arguments)
+        try:
+            driver.until_committed(checkpoint, batches)
+        finally:
+            driver.kill()
+    assert commits(checkpoint) < 20, "it was killed too late to prove anything"
+    assert "done" in Driver(*arguments).wait()
+    assert values_of(queue, target) == list(range(MESSAGES))
+
+
+def test_executors_of_their_own_write_each_row_once(queue: Queue, tmp_path: Path) -> None:
+    source, target = queue.topic(2), queue.topic(2)
+    queue.push(source, [b"%d" % number for number in range(2000)])
+    master = "local-cluster[2,1,1024]"
+    output = Driver(queue.bootstrap, source, target, tmp_path / "checkpoint", master, 1000).wait()
+    assert "done" in output
+    assert values_of(queue, target) == list(range(2000))
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[ProcessCluster]:
+    with ProcessCluster(brokers=3, network="proxies", config=SLOW_ELECTIONS) as cluster:
+        yield cluster
+
+
+def test_a_query_goes_on_when_leaders_of_what_it_reads_and_writes_are_killed(
+    spark: Any, three_brokers: ProcessCluster, tmp_path: Path
+) -> None:
+    cluster, queue = three_brokers, Queue(three_brokers.bootstrap)
+    source, target = queue.topic(["a", "b"]), queue.topic(["a", "b"])
+    rows = spark.readStream.format("clymq").option("bootstrap.servers", cluster.bootstrap)
+    rows = rows.option("subscribe", source).option("startingOffsets", "earliest").load().select("key", "value")
+    writer = rows.writeStream.format("clymq").option("bootstrap.servers", cluster.bootstrap).option("topic", target)
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds").start()
+    pusher = threading.Thread(target=push_slowly, args=(queue, source))
+    pusher.start()
+    try:
+        for topic in (source, target):
+            seen = end_of(queue, target)
+            until(lambda seen=seen: end_of(queue, target) > seen)
+            name = cluster.leader(topic, "a")
+            cluster.kill(name)
+            seen = end_of(queue, target)
+            until(lambda seen=seen: end_of(queue, target) > seen)
+            cluster.start(name)
+        pusher.join(SECONDS_MAX)
+        until(lambda: end_of(queue, target) >= MESSAGES or not query.isActive)
+        assert query.exception() is None
+    finally:
+        query.stop()
+        pusher.join(SECONDS_MAX)
+    assert values_of(queue, target) == list(range(MESSAGES))
+
+
+def push_slowly(queue: Queue, topic: str) -> None:
+    """Push over about half a minute, through whatever happens."""
+    for start in range(0, MESSAGES, MESSAGES // 60):
+        queue.push(topic, [b"%d" % number for number in range(start, start + MESSAGES // 60)])
+        time.sleep(0.4)
+
+
+def end_of(queue: Queue, topic: str) -> int:
+    return sum(queue.ends(topic).values())

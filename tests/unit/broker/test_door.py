@@ -1,0 +1,89 @@
+"""What a push must pass before a broker stores it: `checked_batch`, for both modes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from clymq.broker.raft_block import checked_batch
+from clymq.config import Config
+from clymq.errors import CorruptBatch, InvalidRequest, MessageTooLarge
+from clymq.protocol.broker import Push
+from clymq.record import BatchBuilder
+
+LIMIT = 1000
+CONFIG = msgspec.structs.replace(Config(), message_bytes_max=LIMIT)
+GENEROUS = Config().batch_bytes_max
+
+
+@dataclass
+class Arrived:
+    """A call as far as the door looks at it."""
+
+    request: Push
+    payload: Any
+
+
+def arrived(builder: BatchBuilder, *, producer: str = "p", cmdindex: int = 1) -> Arrived:
+    data = bytearray(builder.build(producer="p" if "/" not in producer else producer, cmdindex=1, epoch=1))
+    return Arrived(Push("t", "0", "u", producer, cmdindex, -1), data)
+
+
+def enter(call: Arrived) -> None:
+    checked_batch(call, CONFIG)  # type: ignore[arg-type]
+
+
+def builder(codec: str = "none") -> BatchBuilder:
+    return BatchBuilder(codec, message_bytes_max=GENEROUS)  # type: ignore[arg-type]
+
+
+def test_many_small_messages_may_be_more_than_one_may_be() -> None:
+    enter(arrived(builder().add_values([b"x" * LIMIT] * 50)))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"value": b"x" * (LIMIT + 1)},
+        {"value": b"x" * (LIMIT - 9), "key": b"k" * 10},
+        {"value": b"x" * (LIMIT - 9), "headers": [("name", b"123456")]},
+        {"value": b"", "headers": [("a", b"x" * 500), ("b", None), ("c", b"x" * 498)]},
+    ],
+)
+def test_one_message_above_the_topic_s_limit_is_refused_with_its_size(message: dict[str, Any]) -> None:
+    with pytest.raises(MessageTooLarge) as refused:
+        enter(arrived(builder().add(b"small").add(**message).add(b"small", key=b"k")))
+    assert (refused.value.size_bytes, refused.value.limit_bytes) == (LIMIT + 1, LIMIT)
+    assert not refused.value.retriable
+
+
+def test_a_message_of_exactly_the_limit_is_taken() -> None:
+    enter(arrived(builder().add(b"x" * (LIMIT - 20), key=b"k" * 10, headers=[("name", b"123456")])))
+
+
+def test_what_is_packed_is_not_opened_at_the_door() -> None:
+    enter(arrived(builder("zstd").add(b"x" * (LIMIT + 1))))
+
+
+def test_a_broker_s_own_dead_letter_may_carry_more_than_a_producer_might() -> None:
+    enter(arrived(builder().add(b"x" * LIMIT, headers=[("reason", b"it failed")]), producer="uid/group"))
+
+
+@pytest.mark.parametrize("wrong", [{"producer": "q"}, {"cmdindex": 2}])
+def test_a_request_that_says_something_else_than_its_batch_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        enter(arrived(builder().add(b"x"), **wrong))
+
+
+def test_a_flipped_bit_and_bytes_behind_the_batch_are_refused() -> None:
+    call = arrived(builder().add(b"x"))
+    call.payload[-9] ^= 1
+    with pytest.raises(CorruptBatch):
+        enter(call)
+    call = arrived(builder().add(b"x"))
+    call.payload += b"12345678"
+    with pytest.raises(InvalidRequest):
+        enter(call)
