@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from clymq import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Mes
 Kind = Literal["async", "sync"]
 KINDS: tuple[Kind, ...] = ("async", "sync")
 SECONDS_MAX = 60.0
+THREADS_MAX = 250
 
 _numbers = itertools.count(1)
 
@@ -87,6 +89,8 @@ def run(work: Coroutine[Any, Any, None], seconds_max: float = SECONDS_MAX) -> No
     """Run a test; none takes longer than this."""
 
     async def limited() -> None:
+        # A blocking call needs a thread for as long as it waits, and there may be many that wait.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS_MAX))
         async with asyncio.timeout(seconds_max):
             await work
 

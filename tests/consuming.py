@@ -66,6 +66,8 @@ class RawConsumer:
     published: list[tuple[wire.Pub, bytes]] = field(default_factory=list)
     answers_pings: bool = True
     pings: int = 0
+    patience_ms: int = ASK_MS
+    """A broker that is silent for longer may be gone: who leads is asked again."""
 
     def __post_init__(self) -> None:
         self._endpoint = Endpoint(
@@ -123,10 +125,11 @@ class RawConsumer:
     async def ask_whoever_leads(self, request: Request[R], partition: str = "0") -> Answer[R]:
         """Ask, and look for the leader whenever it is somewhere else."""
         answers: list[Answer[R]] = []
+        timeout_ms = self.patience_ms + getattr(request, "wait_ms_max", 0)
 
         async def asked() -> bool:
             try:
-                answers.append(await self.ask(request, partition))
+                answers.append(await self.ask_at(self.routes[partition].address, request, timeout_ms=timeout_ms))
             except ClymqError as error:
                 if not (error.retriable or error.refresh):
                     raise
@@ -148,7 +151,7 @@ class RawConsumer:
             consumer=self.name,
             messages_max=count,
             wait_ms_max=wait_ms,
-            **more,  # type: ignore[arg-type]
+            **more,
         )
 
     async def pull(self, partition: str = "0", *, wait_ms: int = 0, count: int = 0, **more: object) -> Leased:
@@ -159,13 +162,13 @@ class RawConsumer:
         """Make a request about leases."""
         numbers = leased.numbers if isinstance(leased, Leased) else tuple(leased)
         uid = self.routes[partition].uid
-        return kind(self.topic, partition, uid, self.group, self.name, numbers, **more)  # type: ignore[call-arg, arg-type]
+        return kind(self.topic, partition, uid, self.group, self.name, numbers, **more)
 
     async def ack(self, leased: Leased | Sequence[int], partition: str = "0", **more: object) -> None:
-        await self.ask(self.about(wire.Ack, leased, partition, **more), partition)  # type: ignore[type-var]
+        await self.ask(self.about(wire.Ack, leased, partition, **more), partition)
 
     async def nack(self, leased: Leased | Sequence[int], partition: str = "0", **more: object) -> None:
-        await self.ask(self.about(wire.Nack, leased, partition, **more), partition)  # type: ignore[type-var]
+        await self.ask(self.about(wire.Nack, leased, partition, **more), partition)
 
 
 def values_in(payload: memoryview | bytes, leases: Sequence[wire.Lease]) -> dict[int, bytes]:
@@ -190,7 +193,7 @@ async def consuming(
     cluster: LocalCluster, topic: str, *names: str, **facts: object
 ) -> AsyncIterator[list[RawConsumer]]:
     """Consumers that are subscribed."""
-    consumers = [RawConsumer(cluster, topic, name, **facts) for name in names]  # type: ignore[arg-type]
+    consumers = [RawConsumer(cluster, topic, name, **facts) for name in names]
     try:
         for consumer in consumers:
             await consumer.subscribe()

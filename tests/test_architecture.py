@@ -13,14 +13,18 @@ from architecture import RULES, Tree
 SOURCE = Path(__file__).parents[1] / "src"
 
 
+@pytest.fixture(scope="module")
+def house() -> Tree:
+    return Tree.read(SOURCE)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_rule_holds(rule: Callable[[Tree], list[str]]) -> None:
-    assert rule(Tree.read(SOURCE)) == []
+def test_the_rule_holds(rule: Callable[[Tree], list[str]], house: Tree) -> None:
+    assert rule(house) == []
 
 
-def test_the_tree_is_read_whole() -> None:
-    modules = Tree.read(SOURCE).modules
-    assert {"", "errors", "record", "record.batch", "storage.files", "cli.main"} <= set(modules)
+def test_the_tree_is_read_whole(house: Tree) -> None:
+    assert {"", "errors", "record", "record.batch", "storage.files", "cli.main"} <= set(house.modules)
 
 
 def seeded(tmp_path: Path, sources: dict[str, str]) -> Tree:

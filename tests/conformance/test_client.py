@@ -265,6 +265,33 @@ def test_a_group_goes_on_where_it_has_committed(clients: Clients, mode: Mode) ->
     run(main())
 
 
+@pytest.mark.parametrize("mode", [*READING, *SHARING])
+def test_a_loop_that_was_left_goes_on_where_it_was(clients: Clients, mode: Mode) -> None:
+    async def main() -> None:
+        topic = new_topic()
+        async with clients.producer() as producer, clients.consumer() as consumer:
+            await producer.create_topic(topic)
+            await producer.push_many(topic, numbers(100))
+            await consumer.subscribe(topic, mode=mode, group="g")
+            messages = await consumer.first(7)
+            messages += await consumer.first(30)
+            messages += await consumer.pull(5, timeout=20.0)
+            messages += await consumer.first(1)
+            messages += await pulled(consumer, 57)
+            assert [message.offset for message in messages] == list(range(100))
+            if mode in READING:
+                await consumer.seek(topic, "0", 10)
+                assert (await consumer.first(3))[0].offset == 10
+                assert await consumer.position(topic, "0") == 13
+                await consumer.seek(topic, "0", 50)
+                assert (await consumer.first(1))[0].offset == 50
+            else:
+                for message in messages:
+                    await consumer.ack(message)
+
+    run(main())
+
+
 def test_messages_become_a_table(clients: Clients) -> None:
     async def main() -> None:
         topic = new_topic()

@@ -9,7 +9,7 @@ import pytest
 
 from clymq.simulation.chaos.anomalies import Kind
 from clymq.simulation.chaos.checker import Verdict
-from clymq.simulation.chaos.plan import ModeKind, Options
+from clymq.simulation.chaos.plan import Options
 from clymq.simulation.chaos.run import Chaos
 from clymq.testing.namespaces import Namespaces
 
@@ -33,11 +33,22 @@ def test_row_69_random_faults_lose_double_and_reorder_nothing_and_leave_equal_re
     assert verdict.read >= verdict.acknowledged
 
 
-def convicted(folder: Path, mutation: str, mode: ModeKind, faults: tuple[str, ...], kind: Kind) -> None:
-    verdict = run(folder, Options(seed=11, minutes=0.5, mode=mode, network=NETWORK, faults=faults), mutation)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("mutation", "seed", "faults", "kind"),
+    [
+        ("ack_before_commit", 11, ("kill", "isolate"), Kind.LOST),
+        ("serve_uncommitted", 36, ("isolate",), Kind.INCONSISTENT),
+        ("let_zombies_write", 11, ("zombie producer",), Kind.LOST),
+        ("never_deduplicate", 11, ("reset",), Kind.DUPLICATE),
+        ("forget_commits", 11, ("kill reader",), Kind.COMMIT_LOST),
+        ("forget_the_block_before", 11, ("kill reader",), Kind.COMMIT_LOST),
+    ],
+)
+def test_brokers_that_break_a_rule_are_convicted(
+    tmp_path: Path, mutation: str, seed: int, faults: tuple[str, ...], kind: Kind
+) -> None:
+    if not NETWORK and "isolate" in faults:
+        pytest.skip(f"servers cannot be cut off from each other here: {Namespaces.refusal()}")
+    verdict = run(tmp_path, Options(seed=seed, minutes=0.5, faults=faults), mutation)
     assert kind in verdict.counts
-
-
-@pytest.mark.quick_skip
-def test_brokers_that_acknowledge_what_is_not_committed_are_convicted(tmp_path: Path) -> None:
-    convicted(tmp_path, "ack_before_commit", "raft", ("kill",), Kind.LOST)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from clymq import Ack
+from clymq.errors import ClymqError
 from clymq.protocol import broker as wire
 from clymq.protocol.broker import Credit, StartToGet
 from clymq.testing import LocalCluster
@@ -38,7 +39,7 @@ async def start(consumer: RawConsumer, *, credit: int = MUCH, offset: int = 0, n
         group=consumer.group,
         offset=offset,
         credit_bytes=credit,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
     await consumer.ask_whoever_leads(request)
 
@@ -133,7 +134,7 @@ def test_a_roll_ends_a_push_with_a_word_about_where_to_go_on(cluster: LocalClust
         await make_topic(cluster, "ends")
         await push_values(cluster, "ends", numbered(10))
         async with (
-            Asking(cluster) as asking,  # type: ignore[arg-type]
+            Asking(cluster) as asking,
             consuming(cluster, "ends", "one", mode=Mode.PSB_PUSH) as (one,),
             consuming(cluster, "ends", "two", mode=Mode.PTP_PUSH) as (two,),
         ):
@@ -156,9 +157,50 @@ def test_a_roll_ends_a_push_with_a_word_about_where_to_go_on(cluster: LocalClust
             await start(one, offset=10)
             assert await until_received(one, 15) == as_numbered(15)
             numbers = [lease.lease for pub, _ in two.published for lease in pub.leases]
-            await two.ask_whoever_leads(two.about(wire.Ack, numbers))  # type: ignore[type-var]
+            await two.ask_whoever_leads(two.about(wire.Ack, numbers))
             await start(two)
             assert await until_received(two, 15) == as_numbered(15)
+
+    run(body())
+
+
+def test_a_leader_that_was_replaced_says_so_to_those_it_pushed_to(cluster: LocalCluster) -> None:
+    async def body() -> None:
+        await make_topic(cluster, "replaced")
+        await push_values(cluster, "replaced", numbered(5))
+        async with (
+            consuming(cluster, "replaced", "one", mode=Mode.PSB_PUSH) as (one,),
+            consuming(cluster, "replaced", "two", mode=Mode.PTP_PUSH) as (two,),
+        ):
+            await start(one)
+            await start(two)
+            await until_received(one, 5)
+            await until_received(two, 5)
+            leader = await asyncio.to_thread(cluster.leader, "replaced", "0")
+            await asyncio.to_thread(cluster.freeze, leader)
+            try:
+                # What is frozen cannot be asked: it is the others who must have a leader.
+                others = {name: address for name, address in cluster.addresses.items() if name != leader}
+
+                async def another_leads() -> bool:
+                    for address in others.values():
+                        request = wire.Pull("replaced", "0", one.routes["0"].uid, offset=5, mode=4)
+                        try:
+                            await one.ask_at(address, request, timeout_ms=1000)
+                        except ClymqError:
+                            continue
+                        return True
+                    return False
+
+                await until_asked(another_leads, "another one leads", seconds_max=LONG_SECONDS)
+            finally:
+                await asyncio.to_thread(cluster.thaw, leader)
+            for consumer in (one, two):
+
+                async def told(consumer: RawConsumer = consumer) -> bool:
+                    return consumer.published[-1][0].error == "NotLeader"
+
+                await until_asked(told, f"{consumer.name} is told", seconds_max=LONG_SECONDS)
 
     run(body())
 
@@ -166,7 +208,7 @@ def test_a_roll_ends_a_push_with_a_word_about_where_to_go_on(cluster: LocalClust
 def test_publish_subscribe_goes_from_sealed_blocks_into_the_active_one(cluster: LocalCluster) -> None:
     async def body() -> None:
         await make_topic(cluster, "across")
-        async with Asking(cluster) as asking:  # type: ignore[arg-type]
+        async with Asking(cluster) as asking:
             for begin in range(0, 30, 10):
                 await push_values(cluster, "across", numbered(10, begin))
                 await roll(asking, "across")

@@ -41,7 +41,7 @@ def call(*arguments: str) -> tuple[int, Any, str]:
 
 def test_a_zkserver_says_when_it_serves_is_in_the_tree_and_leaves_on_a_signal(tmp_path: Path) -> None:
     with zkserver(tmp_path / "zk", "--name", "Zk7") as (process, address):
-        code, session, _ = call(address, "StoreOpenSession", '{"timeout_ms": 5000}')
+        code, session, _ = call(address, "StoreOpenSession", '{"timeout_ms": 60000}')
         assert code == 0
         _, names, _ = call(address, "StoreChildren", json.dumps({"session": session["session"], "path": "/ZkServers"}))
         assert names["names"] == ["Zk7"]

@@ -103,7 +103,7 @@ def test_the_lag_of_a_group_is_right_within_seconds(clymq_cluster: LocalCluster)
     async def body() -> None:
         await make_topic(clymq_cluster, "lag")
         await push_values(clymq_cluster, "lag", numbered(10))
-        async with consuming(clymq_cluster, "lag", "one") as (one,), Asking(clymq_cluster) as asking:  # type: ignore[arg-type]
+        async with consuming(clymq_cluster, "lag", "one") as (one,), Asking(clymq_cluster) as asking:
             await one.ack(await one.pull(count=4, wait_ms=5000))
 
             async def shown() -> bool:
@@ -119,7 +119,7 @@ def test_a_group_that_is_reset_begins_anew_and_its_leases_are_void(clymq_cluster
     async def body() -> None:
         await make_topic(clymq_cluster, "reset")
         await push_values(clymq_cluster, "reset", numbered(10))
-        async with consuming(clymq_cluster, "reset", "one") as (one,), Asking(clymq_cluster) as asking:  # type: ignore[arg-type]
+        async with consuming(clymq_cluster, "reset", "one") as (one,), Asking(clymq_cluster) as asking:
             done, held = await one.pull(count=4, wait_ms=5000), await one.pull(count=4)
             await one.ack(done)
             await asking.controller(ResetGroup("reset", "default", "2"))

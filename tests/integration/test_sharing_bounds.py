@@ -27,7 +27,7 @@ def small() -> Iterator[LocalCluster]:
 def starting(consumer: RawConsumer, number: int, **more: object) -> StartToGet:
     facts: dict[str, object] = {"mode": Mode.PSB_PUSH, "credit_bytes": 1 << 20} | more
     route = consumer.routes["0"]
-    return StartToGet(consumer.topic, "0", route.uid, consumer=consumer.name, subscription=number, **facts)  # type: ignore[arg-type]
+    return StartToGet(consumer.topic, "0", route.uid, consumer=consumer.name, subscription=number, **facts)
 
 
 def test_a_group_with_as_many_leases_as_it_may_have_waits_until_one_ends(small: LocalCluster) -> None:

@@ -27,7 +27,8 @@ from consuming import (
 from rows import LONG_SECONDS, Asking, refusal, roll, run
 
 ROLLS = 50
-CONFIG = {**PATIENT, "retention_check_ms": 300, "delete_delay_ms": 100}
+LOAD_SECONDS_MAX = 300
+CONFIG = {**PATIENT, "controller_tick_ms": 50, "retention_check_ms": 300, "delete_delay_ms": 100}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ class Load:
             due = [each for each in held if each[0] <= loop.time() or not leased.leases]
             held = [each for each in held if each not in due]
             for _, old in due:
-                await consumer.ask_whoever_leads(consumer.about(wire.Ack, old, ranges=old.ranges))  # type: ignore[type-var]
+                await consumer.ask_whoever_leads(consumer.about(wire.Ack, old, ranges=old.ranges))
 
     @property
     def is_done(self) -> bool:
@@ -107,7 +108,7 @@ def test_row_82_fifty_rolls_under_load_deliver_nothing_twice(three: LocalCluster
     async def body() -> None:
         await make_topic(three, "rolls")
         load = Load(three, "rolls")
-        async with Asking(three) as asking, consuming(three, "rolls", "one", "two") as consumers:  # type: ignore[arg-type]
+        async with Asking(three) as asking, consuming(three, "rolls", "one", "two") as consumers:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(load.produce())
                 for consumer in consumers:
@@ -119,11 +120,11 @@ def test_row_82_fifty_rolls_under_load_deliver_nothing_twice(three: LocalCluster
             await consumers[0].find()
             assert consumers[0].routes["0"].offset == load.pushed
 
-    run(body())
+    asyncio.run(asyncio.wait_for(body(), LOAD_SECONDS_MAX))
 
 
 async def ack_at_whoever_leads(consumer: RawConsumer, leased: Leased) -> None:
-    await consumer.ask_whoever_leads(consumer.about(wire.Ack, leased))  # type: ignore[type-var]
+    await consumer.ask_whoever_leads(consumer.about(wire.Ack, leased))
 
 
 def test_a_change_of_mode_there_and_back_hands_over_leases_and_delays(three: LocalCluster) -> None:
@@ -133,7 +134,7 @@ def test_a_change_of_mode_there_and_back_hands_over_leases_and_delays(three: Loc
         async with AsyncAdmin(three.bootstrap) as admin, consuming(three, "modes", "one", "two") as (one, two):
             held = await pull_from_whoever_leads(one, count=3)
             late = await pull_from_whoever_leads(one, count=3)
-            await one.ask_whoever_leads(one.about(wire.Nack, late, delay_ms=60_000))  # type: ignore[type-var]
+            await one.ask_whoever_leads(one.about(wire.Nack, late, delay_ms=60_000))
             for ack in (Ack.LEADER, Ack.QUORUM):
                 await admin.set_partition_state("modes", "0", ack=ack)
                 assert not {*held.offsets, *late.offsets} & {*(await pull_from_whoever_leads(two)).offsets}
@@ -148,7 +149,7 @@ def test_a_leadership_that_is_handed_over_takes_the_leases_along(three: LocalClu
     async def body() -> None:
         await make_topic(three, "transfer")
         await push_values(three, "transfer", numbered(10))
-        async with consuming(three, "transfer", "one", "two") as (one, two):
+        async with consuming(three, "transfer", "one", "two", patience_ms=1000) as (one, two):
             held = await pull_from_whoever_leads(one, count=6)
             leader = await asyncio.to_thread(three.leader, "transfer", "0")
             await asyncio.to_thread(three.stop, leader)
@@ -168,7 +169,7 @@ def test_after_a_crash_of_the_leader_what_was_not_acked_is_delivered_again(three
     async def body() -> None:
         await make_topic(three, "crash")
         await push_values(three, "crash", numbered(10))
-        async with consuming(three, "crash", "one", "two") as (one, two):
+        async with consuming(three, "crash", "one", "two", patience_ms=1000) as (one, two):
             done, held = await pull_from_whoever_leads(one, count=4), await pull_from_whoever_leads(one, count=4)
             await ack_at_whoever_leads(one, done)
             leader = await asyncio.to_thread(three.leader, "crash", "0")
@@ -176,9 +177,9 @@ def test_after_a_crash_of_the_leader_what_was_not_acked_is_delivered_again(three
             try:
                 again = await pull_from_whoever_leads(two)
                 assert again.offsets == [4, 5, 6, 7, 8, 9]
-                error = await refusal(one.ask_whoever_leads(one.about(wire.Ack, held)))  # type: ignore[type-var]
+                error = await refusal(one.ask_whoever_leads(one.about(wire.Ack, held)))
                 assert isinstance(error, UnknownLease)
-                named = one.about(wire.Ack, done, ranges=done.ranges)  # type: ignore[type-var]
+                named = one.about(wire.Ack, done, ranges=done.ranges)
                 await one.ask_whoever_leads(named)  # what is finished may be acked at any leader
             finally:
                 await asyncio.to_thread(three.start, leader)
@@ -190,7 +191,8 @@ def test_what_the_leader_does_not_hold_is_leased_with_a_place_to_read_it(three: 
     async def body() -> None:
         await make_topic(three, "located", replicas=1)
         await push_values(three, "located", numbered(10))
-        async with Asking(three) as asking, consuming(three, "located", "one") as (one,):  # type: ignore[arg-type]
+        async with Asking(three) as asking, consuming(three, "located", "one") as (one,):
+            held = await pull_from_whoever_leads(one, count=2)
             first = (await asking.route("located")).broker
             other = next(name for name in three.brokers if name != first)
             await roll(asking, "located", brokers=(other,))
@@ -199,12 +201,12 @@ def test_what_the_leader_does_not_hold_is_leased_with_a_place_to_read_it(three: 
             assert elsewhere.locator is not None
             assert elsewhere.locator.broker == first
             assert elsewhere.locator.end == 10
-            assert elsewhere.values == dict(enumerate(numbered(10)))
+            assert elsewhere.values == dict(enumerate(numbered(8, 2), 2))
             here = await pull_from_whoever_leads(one)
             assert here.locator is None
             assert here.offsets == [10, 11, 12, 13, 14]
-            await ack_at_whoever_leads(one, elsewhere)
-            await ack_at_whoever_leads(one, here)
+            for leased in (elsewhere, here, held):
+                await ack_at_whoever_leads(one, leased)
             await one.find()
             assert one.routes["0"].offset == 15
 
@@ -215,11 +217,11 @@ def test_dead_letters_are_read_where_they_are(three: LocalCluster) -> None:
     async def body() -> None:
         await make_topic(three, "far", replicas=1)
         await push_values(three, "far", numbered(3))
-        async with Asking(three) as asking, consuming(three, "far", "one") as (one,):  # type: ignore[arg-type]
+        async with Asking(three) as asking, consuming(three, "far", "one") as (one,):
             first = (await asking.route("far")).broker
             await roll(asking, "far", brokers=(next(name for name in three.brokers if name != first),))
             leased = await pull_from_whoever_leads(one)
-            await one.ask_whoever_leads(one.about(wire.Reject, leased, reason="far away"))  # type: ignore[type-var]
+            await one.ask_whoever_leads(one.about(wire.Reject, leased, reason="far away"))
 
             assert [letter.value for letter in await dead_letters(three, "far", 3)] == numbered(3)
 
@@ -230,19 +232,20 @@ def test_a_group_steps_over_what_retention_has_taken(three: LocalCluster) -> Non
     async def body() -> None:
         await make_topic(three, "retained", settings={"retention_bytes": 0})
         await push_values(three, "retained", numbered(10))
-        async with Asking(three) as asking, consuming(three, "retained", "one") as (one,):  # type: ignore[arg-type]
+        async with Asking(three) as asking, consuming(three, "retained", "one") as (one,):
             held = await pull_from_whoever_leads(one, count=2)
             await roll(asking, "retained")
             await push_values(three, "retained", numbered(5, 10))
 
-            assert list(three.folder.glob("*/retained~*/*/Block_*"))
+            async def stepped_over() -> bool:
+                leased = await pull_from_whoever_leads(one, wait_ms=10_000)
+                if leased.offsets == [10, 11, 12, 13, 14]:
+                    return True
+                # A broker may not have heard yet that the block is gone.
+                await one.ask_whoever_leads(one.about(wire.Nack, leased, unread=True))
+                return False
 
-            async def taken() -> bool:
-                print(list(three.folder.glob("*/retained~*/*/Block_*")))
-                return not list(three.folder.glob("*/retained~*/*/Block_1"))
-
-            await until_asked(taken, "the first block is gone", seconds_max=LONG_SECONDS)
-            assert (await pull_from_whoever_leads(one, wait_ms=10_000)).offsets == [10, 11, 12, 13, 14]
+            await until_asked(stepped_over, "the group goes on with what is there", seconds_max=LONG_SECONDS)
             await ack_at_whoever_leads(one, held)
             await one.find()
             assert one.routes["0"].offset == 10

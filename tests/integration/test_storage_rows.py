@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ REST_SECONDS = 1.5
 NO_LEADER_SECONDS = 2.5
 """Many election timeouts."""
 GROWTH_BYTES_MAX = 48 * MiB
+OPEN_FILES_MAX = 16
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,7 @@ def shared() -> Iterator[ProcessCluster]:
     config = {
         **CONFIG,
         "partitions_per_topic_max": 400,
+        "open_files_max": OPEN_FILES_MAX,
         "config_ms": 500,
         "mirror_ms": 200,
         "retention_check_ms": 200,
@@ -76,7 +79,12 @@ def test_rows_38_84_many_partitions_commit_one_that_cannot_delays_no_other_and_s
             await asyncio.to_thread(cluster.start, missing)
             assert (await waiting).offset == 1
 
-            await asyncio.sleep(REST_SECONDS)  # nothing to wait for: that nothing happens is the point
+            # Groups that rest have written their checkpoints, and hold no file.
+            await until(
+                lambda: all(1 <= files_held(cluster, name) <= OPEN_FILES_MAX + 2 for name in cluster.brokers),
+                "all groups rest",
+                seconds_max=LONG_SECONDS,
+            )
             leaders = [each.leader for each in (await admin.describe_topic("many")).partitions]
             victim = max(cluster.brokers, key=leaders.count)
             cluster.kill(victim)
@@ -145,6 +153,16 @@ def server_pid(cluster: ProcessCluster, name: str) -> int:
     pid = cluster.processes.pid(name)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return int(children[0]) if children else pid
+
+
+def files_held(cluster: ProcessCluster, name: str) -> int:
+    """Return how many files of its data a broker has open, its lock among them."""
+    folder = str(cluster.data(name))
+    count = 0
+    for link in Path(f"/proc/{server_pid(cluster, name)}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            count += str(link.readlink()).startswith(f"{folder}/")
+    return count
 
 
 # --- Old ---

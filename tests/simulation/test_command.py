@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from clymq.simulation.cluster.mutations import MUTATIONS as CLUSTER_MUTATIONS
 from clymq.simulation.command import main
 from clymq.simulation.mutations import MUTATIONS
 
@@ -67,6 +68,18 @@ def test_the_mutations_are_listed_with_what_they_break(capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(MUTATIONS)
     assert all(line.endswith(".") for line in lines)
+
+
+def test_clusters_are_run_listed_and_broken_by_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cluster", "--seeds", "1", "--first", "3", "--jobs", "1"]) == 0
+    assert capsys.readouterr().out.startswith("1 seeds, 0 violations, ")
+    assert main(["--cluster", "--seed", "3"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("seed 3: brokers=")
+    assert "everything heals" in said
+    assert "\ntrace " in said
+    assert main(["--cluster", "--list-mutations"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == sorted(CLUSTER_MUTATIONS)
 
 
 def test_an_unknown_mutation_exits_with_2_and_the_list(capsys: pytest.CaptureFixture[str]) -> None:

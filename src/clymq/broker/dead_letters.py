@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Final
 
 from clymq.broker.endings import DEAD_LETTERS_SUFFIX
@@ -26,6 +25,7 @@ from clymq.errors import (
     ClymqError,
     CorruptBatch,
     DataLost,
+    NotReady,
     OffsetOutOfRange,
     PartitionUnset,
     UnknownPartition,
@@ -137,18 +137,20 @@ class DeadLetters:
         offset = letter.range.start
         while offset < letter.range.end:
             try:
-                found = _records_in(await self._read(partition, offset), offset, letter.range.end)
+                batch = await self._batch(partition, offset)
+                records += [record for record in batch if offset <= record.offset < letter.range.end]
             except (OffsetOutOfRange, DataLost, CorruptBatch) as error:
                 log.warning("%s: offset %d is a dead letter without a value: %s", _name(partition), offset, error)
-                found = [Record(offset, self._clock.wall_us(), None, b"", ())]
-            records += found
+                records.append(Record(offset, self._clock.wall_us(), None, b"", ()))
             offset = records[-1].offset + 1
         return records
 
-    async def _read(self, partition: HostedPartition, offset: int) -> memoryview:
+    async def _batch(self, partition: HostedPartition, offset: int) -> Batch:
+        """Return the batch that holds an offset, as its producer sent it; a damaged copy sends us to another one."""
         found = read_here(partition, offset, READ_BYTES)
-        if found is not None:
-            return found.data
+        batch = _intact(found.data, offset) if found is not None else None
+        if batch is not None:
+            return batch
         locator = await self._locating.find(partition, offset)
         self._neighbours.know({locator.broker: locator.address})
         pull = Pull(
@@ -159,7 +161,11 @@ class DeadLetters:
             bytes_max=READ_BYTES,
             mode=Mode.PSB_PULL,
         )
-        return (await self._neighbours.ask(locator.broker, pull, timeout_ms=ASK_MS)).payload
+        answer = await self._neighbours.ask(locator.broker, pull, timeout_ms=ASK_MS)
+        batch = _intact(answer.payload, offset)
+        if batch is None:
+            raise NotReady(f"the copy of offset {offset} at {locator.broker} is damaged")
+        return batch
 
 
 def _next_group(sharing: Sharing) -> str | None:
@@ -167,20 +173,19 @@ def _next_group(sharing: Sharing) -> str | None:
     return next((group for group in machine.ptp_groups() if machine.dead_letters(group)), None)
 
 
-def _records_in(data: memoryview, start: int, end: int) -> list[Record]:
-    """Return messages from the first batch that holds `start`; a letter is a few of them."""
-    for batch in _batches(data):
-        if batch.kind == Kind.DATA and batch.end_offset > start:
-            return [record for record in batch if start <= record.offset < end]
-    raise CorruptBatch("base_offset", f"offset {start} is not in what was read")
-
-
-def _batches(data: memoryview) -> Iterator[Batch]:
+def _intact(data: memoryview, offset: int) -> Batch | None:
+    """Return the batch that holds an offset, if its checksums are right."""
     position = 0
-    while position < len(data):
-        batch = Batch.parse(data, position, batch_bytes_max=FORMAT_BYTES_MAX)
-        yield batch
-        position += batch.length
+    try:
+        while position < len(data):
+            batch = Batch.parse(data, position, batch_bytes_max=FORMAT_BYTES_MAX)
+            if batch.kind == Kind.DATA and batch.base_offset <= offset < batch.end_offset:
+                batch.check_crc()
+                return batch
+            position += batch.length
+    except CorruptBatch as error:
+        log.warning("a copy of offset %d is damaged: %s", offset, error)
+    return None
 
 
 def _build(

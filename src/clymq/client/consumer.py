@@ -18,6 +18,7 @@ from clymq.client.cluster import Cluster
 from clymq.client.handling import Handler
 from clymq.client.handling import Run as Handling
 from clymq.client.identity import default_name
+from clymq.client.in_hand import InHand
 from clymq.client.lessee import PartitionLessee
 from clymq.client.messages import Message, Messages, Run
 from clymq.client.positions import Offset, Positions
@@ -29,6 +30,7 @@ from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Deadline, settled
 from clymq.config import MiB
 from clymq.errors import ClosedError, ClymqError, InvalidRequest, UnknownLease
+from clymq.protocol.broker import Pub
 from clymq.types import Mode, check_name
 
 EXTEND_SECONDS_MAX: Final = 86_400.0
@@ -56,8 +58,10 @@ class AsyncConsumer:
         self._clock = self._cluster.clock
         self._presence = Presence(self._cluster, self.name)
         self._positions = Positions(self._cluster, self.name, timeout)
+        self._presence.on_stray = self._stray
         self._sources: dict[tuple[str, str], Source] = {}
         self._subscriptions: list[Subscription] = []
+        self._in_hand = InHand(self._is_good)
         self._runs: set[Handling] = set()
         self._host = _Host(self)
         self._turn = 0
@@ -115,6 +119,7 @@ class AsyncConsumer:
         if group is not None:
             check_name(group, "group")
         start = await self._positions.resolve(topic, partition, offset, group)
+        self._in_hand.drop(topic, partition)
         before = self._sources.pop((topic, partition), None)
         if before is not None:
             await before.close()
@@ -134,11 +139,12 @@ class AsyncConsumer:
     async def seek(self, topic: str, partition: str, offset: Offset) -> None:
         """Go on at another offset; what was read ahead is forgotten."""
         reader = self._reader(topic, partition)
+        self._in_hand.drop(topic, partition)
         await reader.seek(await self._positions.resolve(topic, partition, offset, reader.group))
 
     async def position(self, topic: str, partition: str) -> int:
         """Return the next offset that `pull` or the iteration gives."""
-        return self._reader(topic, partition).position
+        return self._position(self._reader(topic, partition))
 
     async def end_offsets(self, topic: str) -> dict[str, int]:
         """Return where each partition of a topic ends now: one past the last message that can be read."""
@@ -159,7 +165,7 @@ class AsyncConsumer:
         if max_messages < 1:
             raise InvalidRequest(f"max_messages {max_messages} must be at least 1")
         deadline = Deadline(self._clock, timeout)
-        runs = self._take(max_messages)
+        runs = self._in_hand.take(max_messages) or self._take(max_messages)
         if runs:
             return Messages(runs)
         try:
@@ -176,36 +182,17 @@ class AsyncConsumer:
         return Messages(runs)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield message after message, without end; `position` follows what was yielded."""
-        while True:
-            for message in self._following(await self.pull()):
-                yield message
+        """Yield message after message, without end; `position` follows what was yielded.
 
-    def _following(self, messages: Messages) -> Iterator[Message]:
-        """Yield messages that were pulled, with `position` on their heels; the rest of a partition is left out once
-        the user has gone elsewhere in it.
+        What was pulled for a loop that was left is what the next loop, or `pull`, begins with.
         """
-        seeks = {place: reader.seeks for place, reader in self._sources.items() if isinstance(reader, PartitionReader)}
-        for run in messages.runs:
-            reader = self._sources.get((run.topic, run.partition))
-            if isinstance(reader, PartitionReader):
-                reader.position = min(reader.position, run.start)
-        for run in messages.runs:
-            place = run.topic, run.partition
-            if run.lease:
-                yield from Messages([run])
-            elif place in seeks:
-                yield from self._follow(run, seeks[place])
-
-    def _follow(self, run: Run, seeks: int) -> Iterator[Message]:
-        place = run.topic, run.partition
-        sources = self._sources
-        for position, message in enumerate(Messages([run]), run.start + 1):
-            reader = sources.get(place)
-            if not isinstance(reader, PartitionReader) or reader.seeks != seeks:
-                break  # the user has gone elsewhere
-            reader.position = position
-            yield message
+        while True:
+            run = self._in_hand.next_run()
+            if run is None:
+                self._in_hand.put(await self.pull())
+                continue
+            for message in run:
+                yield message
 
     # --- Leases ---
 
@@ -250,8 +237,8 @@ class AsyncConsumer:
         self._check_open()
         deadline = self._deadline()
         readers = [each for each in self._sources.values() if isinstance(each, PartitionReader)]
-        moved = [each for each in readers if each.group and each.committed != each.position]
-        await asyncio.gather(*(self._positions.commit(reader, deadline) for reader in moved))
+        moved = [each for each in readers if each.group and each.committed != self._position(each)]
+        await asyncio.gather(*(self._positions.commit(each, self._position(each), deadline) for each in moved))
 
     async def committed(self, topic: str, partition: str) -> int | None:
         """Return the stored position of the group that a partition is read with; None if there is none."""
@@ -273,6 +260,8 @@ class AsyncConsumer:
         """
         if self._is_closed:
             return
+        if any(run.is_asking for run in self._runs):
+            raise InvalidRequest("a handler cannot close its consumer: it would wait for itself", hint="raise instead")
         deadline = self._deadline()
         for run in tuple(self._runs):
             await run.stop(deadline)
@@ -317,6 +306,17 @@ class AsyncConsumer:
             raise InvalidRequest(f"{topic}/{partition} is shared by group {source.group}: it has no position")
         return source
 
+    def _position(self, reader: PartitionReader) -> int:
+        in_hand = self._in_hand.position(reader.topic, reader.partition)
+        return reader.position if in_hand is None else in_hand
+
+    def _is_good(self, run: Run) -> bool:
+        """Whether messages that were pulled may still be handed out."""
+        source = self._sources.get((run.topic, run.partition))
+        if isinstance(source, PartitionLessee):
+            return source.settler.held.has(run.lease, run.start, self._clock.monotonic_ms())
+        return source is not None
+
     def _lessees(self) -> list[PartitionLessee]:
         return [each for each in self._sources.values() if isinstance(each, PartitionLessee)]
 
@@ -324,6 +324,7 @@ class AsyncConsumer:
         """Undo the subscription to a topic; return whether there was one."""
         for subscription in self._subscriptions:
             if topic in subscription.topics:
+                self._in_hand.drop(topic)
                 for lessee in [each for each in self._lessees() if each.topic == topic]:
                     await lessee.give_back()
                 await subscription.leave(topic)
@@ -335,6 +336,12 @@ class AsyncConsumer:
     def _arrived(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+    def _stray(self, pub: Pub) -> None:
+        """Leases came that were on their way when their stream was stopped: others may have them."""
+        source = self._sources.get((pub.topic, pub.partition))
+        if isinstance(source, PartitionLessee) and pub.leases:
+            source.refuse(pub.leases)
 
     def _take(self, messages_max: int) -> list[Run]:
         """Take what the sources have, each in turn at the head; an error comes once all before it was taken."""

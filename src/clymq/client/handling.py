@@ -80,10 +80,16 @@ class Run:
         self._ended = asyncio.Event()
         self._failure: BaseException | None = None
         self._settling: set[asyncio.Task[None]] = set()
+        self._workers: list[asyncio.Task[None]] = []
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is a handler of this run that asks."""
+        return asyncio.current_task() in self._workers
 
     async def serve(self) -> None:
         """Handle messages until `stop`, an error that no retry helps, or cancellation."""
-        workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
+        workers = self._workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
         prolonging = asyncio.create_task(self._prolong())
         feeding = asyncio.create_task(self._feed())
         ending = asyncio.create_task(self._ending.wait())

@@ -24,8 +24,6 @@ from clymq.record import Batch, Kind
 
 log = logging.getLogger("clymq.client")
 
-# What lies here untouched for this part of its lease is given back.
-UNREAD_SHARE: Final = 0.5
 # A lease without a time of its own is taken for as long as that.
 LEASE_MS: Final = 30_000
 REASON_MAX: Final = 1000
@@ -44,7 +42,6 @@ class Leased:
         self._clock = clock
         self._on_gone = on_gone
         self._runs: deque[Run] = deque()
-        self._give_back_ms = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __bool__(self) -> bool:
@@ -57,8 +54,6 @@ class Leased:
         for lease in leases:
             lease_ms = lease.expires_in_ms or LEASE_MS
             self._settler.held.add(lease.lease, lease.range.start, lease.range.end, now_ms, lease_ms)
-        if not self._runs and leases:
-            self._give_back_ms = now_ms + min(each.expires_in_ms or LEASE_MS for each in leases) * UNREAD_SHARE
         self._runs += runs
 
     def take(self, messages_max: int) -> Run | None:
@@ -84,9 +79,17 @@ class Leased:
         return None
 
     def look(self) -> None:
-        """Give back what nobody has looked at for long."""
-        if self._runs and self._clock.monotonic_ms() >= self._give_back_ms:
-            self.give_back()
+        """Give back what nobody has looked at for half of its lease."""
+        if not self._runs:
+            return
+        due = {piece for some in self._settler.held.half_over(self._clock.monotonic_ms()).values() for piece in some}
+        leases = {piece.lease for piece in due}
+        ranges = []
+        while self._runs and self._runs[0].lease in leases:
+            ranges.append((self._runs[0].start, self._runs[0].end))
+            self._drop()
+        if ranges:
+            self._begin(self._settler.settle(Nacked(unread=True), ranges))
 
     def give_back(self) -> None:
         """Give back everything; it was not read."""
@@ -117,10 +120,8 @@ class Leased:
         self._begin(self._settler.settle(end, ranges))
 
     async def close(self) -> None:
-        """Wait for nothing more."""
-        self._runs.clear()
-        for task in self._tasks:
-            task.cancel()
+        """Give back everything, and wait until that is heard: otherwise it would count as delivered."""
+        self.give_back()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _runs_of(self, lease: Lease, batches: Sequence[Batch]) -> list[Run]:

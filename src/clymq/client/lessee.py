@@ -141,6 +141,10 @@ class PartitionLessee:
         """Hear that the user got messages, of whichever partition."""
         self._wanted_since_ms = None
 
+    def refuse(self, leases: Sequence[Lease]) -> None:
+        """Give back leases that were not expected any more."""
+        self._leased.refuse(leases)
+
     async def prolong(self) -> None:
         """Keep leases that are about to end; one that has ended meanwhile is no harm."""
         try:
@@ -156,14 +160,14 @@ class PartitionLessee:
         await self.settler.give_back()
 
     async def close(self) -> None:
-        """Stop leasing; what is under way to the leader comes to its end, what was not taken ends with the consumer."""
+        """Stop leasing and give back what was not taken; what is under way to the leader comes to its end."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await self._leased.close()
         if self._elsewhere is not None:
             await self._elsewhere.close()
+        await self._leased.close()
         await self.settler.close(self._options.timeout * 1000)
 
     # --- Leasing ---

@@ -84,7 +84,20 @@ class Messages:
 
     def to_arrow(self) -> pa.Table:
         """Return a table with a column for each field of a message; nothing is done message by message."""
-        return pa.Table.from_batches([_batch_of(run) for run in self.runs], SCHEMA)
+        columns = [run.columns() for run in self.runs]
+        stretches = list(_stretches(self.runs))
+        made = {
+            "topic": [pa.repeat(first.topic, end - first.start) for first, end in stretches],
+            "partition": [pa.repeat(first.partition, end - first.start) for first, end in stretches],
+            "offset": [_numbers(pa.int64(), array("q", range(first.start, end))) for first, end in stretches],
+            "delivery_count": [
+                _numbers(pa.int32(), array("i", [first.delivery_count]) * (end - first.start))
+                for first, end in stretches
+            ],
+        }
+        chunks = [made.get(field.name) or _chunks(columns, field, len(self)) for field in SCHEMA]
+        arrays = [pa.chunked_array(each, field.type) for each, field in zip(chunks, SCHEMA, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def _messages_of(run: Run) -> Iterator[Message]:
@@ -92,8 +105,7 @@ def _messages_of(run: Run) -> Iterator[Message]:
     names = columns.schema.names
     keys = columns.column("key").to_pylist() if "key" in names else repeat(None)
     headers = map(_pairs, columns.column("headers").to_pylist()) if "headers" in names else repeat(())
-    return map(
-        Message,
+    fields = zip(
         repeat(run.topic),
         repeat(run.partition),
         range(run.start, run.end),
@@ -102,25 +114,45 @@ def _messages_of(run: Run) -> Iterator[Message]:
         columns.column("value").to_pylist(),
         headers,
         repeat(run.delivery_count),
+        strict=False,
     )
+    # What Message(*fields) does, without a call in Python for each of them.
+    return map(tuple.__new__, repeat(Message), fields)
 
 
 def _pairs(headers: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
     return tuple((header["key"], header["value"]) for header in headers) if headers else ()
 
 
-def _batch_of(run: Run) -> pa.RecordBatch:
-    count = run.end - run.start
-    columns = run.columns()
-    names = columns.schema.names
-    whole: dict[str, pa.Array] = {
-        "topic": pa.repeat(run.topic, count),
-        "partition": pa.repeat(run.partition, count),
-        "offset": pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", range(run.start, run.end)))]),
-        "delivery_count": pa.Array.from_buffers(
-            pa.int32(), count, [None, pa.py_buffer(array("i", [run.delivery_count]) * count)]
-        ),
-        **{name: columns.column(name) for name in names},
-    }
-    arrays = [whole[field.name] if field.name in whole else pa.nulls(count, field.type) for field in SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+def _stretches(runs: list[Run]) -> Iterator[tuple[Run, int]]:
+    """Join runs that follow one another and differ in their messages only: the first, and where the last ends."""
+    first: Run | None = None
+    end = 0
+    for run in runs:
+        if first is not None and run.start == end and _same(first, run):
+            end = run.end
+            continue
+        if first is not None:
+            yield first, end
+        first, end = run, run.end
+    if first is not None:
+        yield first, end
+
+
+def _same(one: Run, other: Run) -> bool:
+    return (one.topic, one.partition, one.delivery_count) == (other.topic, other.partition, other.delivery_count)
+
+
+def _numbers(kind: pa.DataType, numbers: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _chunks(columns: list[pa.RecordBatch], field: pa.Field, count: int) -> list[pa.Array]:
+    """Return a column of the batches, with nulls where a batch has none."""
+    has = [field.name in each.schema.names for each in columns]
+    if not any(has):
+        return [pa.nulls(count, field.type)]
+    return [
+        each.column(field.name) if there else pa.nulls(each.num_rows, field.type)
+        for each, there in zip(columns, has, strict=True)
+    ]

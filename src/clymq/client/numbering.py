@@ -53,6 +53,7 @@ class Numbering:
         """The partition has said that it does not know us."""
         self._where = where
         self._codec = codec
+        self._assured = 0  # the highest number that a majority has acknowledged; the mode may have changed since
         self._epochs_asked = 0
         self._end_offset = OFFSET_UNKNOWN
 
@@ -61,7 +62,7 @@ class Numbering:
         self.uid = uid
         self.epoch = None
         self._epochs_asked = 0
-        self.acknowledged = 0
+        self.acknowledged = self._assured = 0
         self._end_offset = OFFSET_UNKNOWN
 
     def ask_epoch(self) -> None:
@@ -76,15 +77,18 @@ class Numbering:
         self._check_alone(ready)
         # A producer that is idle for days is dropped from the table; at -1 that is the only way to be forgotten.
         dropped = self.forgotten and ack == Ack.QUORUM
-        lost = 0 if self.epoch is None or dropped else max(0, self.acknowledged - ready.next + 1)
+        compared = self.epoch is not None and not dropped
+        lost = max(0, self.acknowledged - ready.next + 1) if compared else 0
+        broken = max(0, self._assured - ready.next + 1) if compared else 0
         self.epoch, self.next, self._epochs_asked = ready.epoch, ready.next, 0
         self.acknowledged = ready.next - 1
         self.forgotten = False
+        self._assured = ready.next - 1 if ack == Ack.QUORUM else min(self._assured, ready.next - 1)
         self.lost_messages += lost
-        if not lost or ack != Ack.QUORUM:
+        if not broken:
             return None
         end = max(0, self._end_offset)
-        message = f"{self._where} has lost {lost} messages that a majority had acknowledged"
+        message = f"{self._where} has lost {broken} messages that a majority had acknowledged"
         return DataLost(message, start=max(0, end - lost), end=end)
 
     def number(self, draft: Draft) -> NumberedBatch:
@@ -105,9 +109,11 @@ class Numbering:
         batch.cmdindex = self.next
         self.next += batch.draft.count
 
-    def stored(self, batch: NumberedBatch, base_offset: int) -> None:
-        """Take note that a batch is stored."""
+    def stored(self, batch: NumberedBatch, base_offset: int, ack: int | None = None) -> None:
+        """Take note that a batch is stored, and by which ack that was said; None: by what the partition told."""
         self.acknowledged = max(self.acknowledged, batch.last)
+        if ack == Ack.QUORUM:
+            self._assured = max(self._assured, batch.last)
         if base_offset != OFFSET_UNKNOWN:
             self._end_offset = base_offset + batch.draft.count
 

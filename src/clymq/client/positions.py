@@ -89,9 +89,9 @@ class Positions:
         )
         return answer.reply.offset
 
-    async def commit(self, reader: PartitionReader, deadline: Deadline) -> None:
+    async def commit(self, reader: PartitionReader, offset: int, deadline: Deadline) -> None:
         """Store how far a reader's group has come."""
-        offset, group = reader.position, reader.group
+        group = reader.group
         assert group is not None
         await self._cluster.ask_leader(
             reader.topic,

@@ -35,6 +35,8 @@ class Presence:
         self._known: dict[Peer, asyncio.Task[None]] = {}
         self._deliveries: dict[int, OnPub] = {}
         self._numbers = count(1)
+        self.on_stray: Callable[[Pub], None] = lambda _pub: None
+        """Told of deliveries that nobody expects any more."""
         cluster.serve(PingPong, lambda call: call.reply(Done()))
         cluster.serve(Pub, self._delivered)
 
@@ -87,3 +89,5 @@ class Presence:
         on_pub = self._deliveries.get(call.request.subscription)
         if on_pub is not None:
             on_pub(call.request, call.payload)
+        else:
+            self.on_stray(call.request)

@@ -19,15 +19,16 @@ from clymq.client.presence import Presence
 from clymq.client.read_routes import error_named
 from clymq.client.reader import PartitionReader
 from clymq.client.waiting import settled
-from clymq.config import KiB, MiB
+from clymq.config import KiB
 from clymq.errors import BlockSealed, ClymqError, ConnectionLost, OffsetOutOfRange
 from clymq.protocol.broker import Credit, Pub, StartToGet
 from clymq.protocol.controller import ReadRoute
 from clymq.rpc.peer import Peer
 from clymq.types import Mode
 
-# Point to point a consumer has no more than this before it; the rest is for others.
-LEASED_BYTES_MAX: Final = MiB
+# Point to point a consumer has no more than this before it: the rest is for others, and what it has not looked at when
+# it dies counts as delivered to it.
+LEASED_BYTES_MAX: Final = 256 * KiB
 LEASED_MESSAGES_MAX: Final = 1000
 CREDIT_BYTES_MIN: Final = 64 * KiB
 
@@ -53,6 +54,15 @@ class Push:
             return await self._ended
         finally:
             self._stop(request)
+
+    async def stop(self, request: StartToGet) -> None:
+        """Ask for no more, and take what was on its way until that is answered; it is over then, one way or another."""
+        try:
+            await self._peer.ask(self._stopping(request), timeout_ms=PRESENT_MS)
+        except ClymqError as error:
+            self._lost(error)
+        else:
+            self._lost(None)
 
     def credit(self, cost_bytes: int) -> None:
         """Let the broker send so much more."""
@@ -80,13 +90,16 @@ class Push:
             self._presence.expect_no_more(self.number)
             return
         self._ended.cancel()
-        stop = StartToGet(
-            request.topic, request.partition, request.uid, request.mode, request.consumer, self.number, stop=True
-        )
+        over = self._stopping(request)
         try:
-            self._peer.ask_soon(stop, (), lambda _: self._presence.expect_no_more(self.number), timeout_ms=PRESENT_MS)
+            self._peer.ask_soon(over, (), lambda _: self._presence.expect_no_more(self.number), timeout_ms=PRESENT_MS)
         except ClymqError:
             self._presence.expect_no_more(self.number)
+
+    def _stopping(self, request: StartToGet) -> StartToGet:
+        return StartToGet(
+            request.topic, request.partition, request.uid, request.mode, request.consumer, self.number, stop=True
+        )
 
 
 def error_of(pub: Pub) -> ClymqError:
@@ -176,13 +189,14 @@ class PushedLessee(PartitionLessee):
     ) -> None:
         super().__init__(cluster, presence, topic, partition, options)
         self._push: Push | None = None
+        self._request: StartToGet | None = None
         self._costs: deque[list[int]] = deque()  # of each delivery: messages that are kept, bytes of credit
         self._keeping: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Stop, as every lessee does."""
-        for task in self._keeping:
-            task.cancel()
+        """Stop, as every lessee does; what is on its way is waited for, to be given back."""
+        if self._push is not None and self._request is not None:
+            await self._push.stop(self._request)
         await asyncio.gather(*self._keeping, return_exceptions=True)
         await super().close()
 
@@ -200,7 +214,7 @@ class PushedLessee(PartitionLessee):
         route, peer = await self._leader()
         self._costs.clear()
         self._push = push = Push(self._presence, peer, self._delivered)
-        request = StartToGet(
+        self._request = request = StartToGet(
             self.topic,
             self.partition,
             route.uid,
@@ -217,6 +231,7 @@ class PushedLessee(PartitionLessee):
             while self.assigned and not await settled(self._clock, sending, PRESENT_MS):
                 self._leased.look()
             if not sending.done():
+                await push.stop(request)
                 self._leased.give_back()
                 return
             last = error_of(sending.result())

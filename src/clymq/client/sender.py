@@ -207,26 +207,26 @@ class PartitionSender:
             peer.ask_soon(
                 request,
                 [data],
-                lambda outcome: self._answered(batch, data, generation, outcome),
+                lambda outcome: self._answered(batch, data, generation, request.ack, outcome),
                 timeout_ms=self._cluster.config.request_ms_max,
             )
         except ClymqError as error:
             self._failure = error, batch
             self._changed.set()
 
-    def _answered(self, batch: NumberedBatch, data: bytes, generation: int, outcome: Answered) -> None:
+    def _answered(self, batch: NumberedBatch, data: bytes, generation: int, ack: int, outcome: Answered) -> None:
         if isinstance(outcome, ClymqError):
             # Of an earlier generation: what it complains about has been dealt with.
             if generation == self._generation and self._failure is None:
                 self._failure = outcome, batch
                 self._changed.set()
         elif batch.data is data and self._unanswered.get(batch.cmdindex) is batch:
-            self._stored(batch, outcome.reply.base_offset, duplicate=outcome.reply.duplicate)
+            self._stored(batch, outcome.reply.base_offset, ack, duplicate=outcome.reply.duplicate)
             self._changed.set()
 
-    def _stored(self, batch: NumberedBatch, base_offset: int, *, duplicate: bool) -> None:
+    def _stored(self, batch: NumberedBatch, base_offset: int, ack: int | None = None, *, duplicate: bool) -> None:
         del self._unanswered[batch.cmdindex]
-        self.numbering.stored(batch, base_offset)
+        self.numbering.stored(batch, base_offset, ack)
         self._backoff.reset()
         self._hints = 0
         self._problem = None

@@ -234,13 +234,13 @@ class Subscription:
 
     async def _refresh_read(self, topic: _Topic, deadline: Deadline) -> None:
         described = await self._cluster.ask_controller(DescribeTopic(topic.name), deadline)
-        for each in described.partitions:
-            is_meant = self.wish.partition in {None, each.partition}
-            if is_meant and each.ack != Ack.UNSET and each.partition not in topic.sources:
-                first: Offset = "committed" if self.wish.offset is None else self.wish.offset
-                offset: Offset = "earliest" if topic.has_begun else first
-                start = await self._host.resolve(topic.name, each.partition, offset, self.wish.group)
-                self._begin(topic, self._reader(topic.name, each.partition, start))
+        names = {each.partition for each in described.partitions if each.ack != Ack.UNSET} - topic.sources.keys()
+        new = sorted(name for name in names if self.wish.partition in {None, name})
+        first: Offset = "committed" if self.wish.offset is None else self.wish.offset
+        offset: Offset = "earliest" if topic.has_begun else first
+        resolving = (self._host.resolve(topic.name, name, offset, self.wish.group) for name in new)
+        for name, start in zip(new, await asyncio.gather(*resolving), strict=True):
+            self._begin(topic, self._reader(topic.name, name, start))
 
     # --- Sources ---
 

@@ -88,16 +88,7 @@ class BrokerNode:
         self._raft = RaftHost(
             name, clock=clock, config=config, links=self._links, draw=chance.randint, incarnation=self._incarnation
         )
-        self._fetch = FetchHost(
-            name,
-            clock=clock,
-            config=config,
-            flusher=self._raft.flusher,
-            links=PullLinks(self._neighbours),
-            draw=chance.randint,
-            incarnation=self._incarnation,
-            session_is_confirmed=self._session_is_confirmed,
-        )
+        self._fetch = self._fetch_host()
         self._links.on_open = self._raft.reached
         self._endpoint.on_settled = self._raft.settle
         self.broker = Broker(
@@ -116,6 +107,18 @@ class BrokerNode:
         self._tasks: list[asyncio.Task[None]] = []
         self._session_ended = asyncio.Event()
         self._replaced: asyncio.Future[ClymqError]
+
+    def _fetch_host(self) -> FetchHost:
+        return FetchHost(
+            self.name,
+            clock=self._clock,
+            config=self._config,
+            flusher=self._raft.flusher,
+            links=PullLinks(self._neighbours),
+            draw=self._chance.randint,
+            incarnation=self._incarnation,
+            session_is_confirmed=self._session_is_confirmed,
+        )
 
     def _hosting(self, reports: Reports) -> Hosting:
         return Hosting(

@@ -43,13 +43,19 @@ class BrokerWithZkServer:
     async def failed(self) -> ClymqError:
         """Wait until one of the two can serve no more, and say why."""
         assert self._broker is not None, "it was not started"
-        either = [asyncio.ensure_future(self.zkserver.failed()), asyncio.ensure_future(self._broker.failed())]
+        first: asyncio.Future[ClymqError] = asyncio.get_running_loop().create_future()
+
+        async def watch(node: ZkServerNode | BrokerNode) -> None:
+            error = await node.failed()
+            if not first.done():
+                first.set_result(error)
+
+        watching = [asyncio.create_task(watch(node)) for node in (self.zkserver, self._broker)]
         try:
-            done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return await first
         finally:
-            for task in either:
+            for task in watching:
                 task.cancel()
-        return done.pop().result()
 
     async def close(self) -> None:
         """Stop being a broker, then a zkserver."""

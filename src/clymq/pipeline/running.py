@@ -24,6 +24,7 @@ from clymq.pipeline.decoding import bad_rows, good_rows
 from clymq.pipeline.definition import ONCE, Definition, Source, Watermark
 from clymq.pipeline.names import dead_letter_query
 from clymq.pipeline.sinks import writer_of
+from clymq.spark.session import start_query
 
 # How many messages are looked at to find out what is in them.
 SAMPLE_MESSAGES: Final = 1000
@@ -44,7 +45,7 @@ class Running:
         writers = self.writers()
         try:
             for name, writer in writers.items():
-                self.queries[name] = writer.start()
+                self.queries[name] = start_query(writer)
         except Exception as error:
             self.stop()
             if isinstance(error, PySparkException):

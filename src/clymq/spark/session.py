@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 LOCAL: Final = "local[*]"
 _SETTINGS: Final = {
@@ -37,3 +40,31 @@ def spark_session(name: str, *, master: str = LOCAL, settings: Mapping[str, str]
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+# Spark gives the process of a source ten seconds to start, which a busy machine may not have.
+_DID_NOT_START: Final = "Python worker failed to connect back"
+_STARTED: Final = ("Processing", "Waiting")
+_TRIES: Final = 3
+_START_SECONDS_MAX: Final = 120.0
+
+
+def start_query(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query and return when it runs; if its source's process did not come up in time, start it again.
+
+    Nothing was read or written by then, so that a second start is the first one.
+    """
+    query = writer.start()
+    for _ in range(_TRIES - 1):
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while query.isActive and not _runs(query) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        problem = None if query.isActive else query.exception()
+        if problem is None or _DID_NOT_START not in str(problem):
+            break
+        query = writer.start()
+    return query
+
+
+def _runs(query: StreamingQuery) -> bool:
+    return query.lastProgress is not None or str(query.status["message"]).startswith(_STARTED)

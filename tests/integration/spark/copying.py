@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from clymq.spark.session import spark_session
+from clymq.spark.session import spark_session, start_query
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     rows_in = spark.readStream.format("clymq").options(**options).option("maxOffsetsPerTrigger", rows).load()
     writer = rows_in.select("key", "value").writeStream.format("clymq").option("bootstrap.servers", bootstrap)
     writer = writer.option("topic", target).option("checkpointLocation", checkpoint)
-    query = writer.trigger(availableNow=True).start()
+    query = start_query(writer.trigger(availableNow=True))
     query.awaitTermination()
     print("done", flush=True)
     spark.stop()

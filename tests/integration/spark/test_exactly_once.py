@@ -12,6 +12,8 @@ from flaky import FlakySource, in_another_order
 from pyspark.errors import StreamingQueryException
 from spark_queue import Queue
 
+from clymq.spark.session import start_query
+
 MESSAGES = 4000
 BATCHES = 20
 STARTS_MAX = 12
@@ -51,7 +53,7 @@ def copy(
         rows = rows.select("key", "value")
         if shuffled:
             rows = rows.repartition(3, "value").mapInArrow(in_another_order, rows.schema)
-        return (
+        writer = (
             rows.writeStream.format("flaky")
             .option("bootstrap.servers", queue.bootstrap)
             .option("topic", target)
@@ -59,8 +61,8 @@ def copy(
             .option("checkpointLocation", str(folder / "checkpoint"))
             .options(**options)
             .trigger(availableNow=True)
-            .start()
         )
+        return start_query(writer)
 
     failures = run_until_done(start)
     return sent, Counter(message.value for message in queue.pull(target)), failures

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from spark_queue import SLOW_ELECTIONS, Queue
 
+from clymq.spark.session import start_query
 from clymq.testing import ProcessCluster
 
 HERE = Path(__file__).parent
@@ -107,7 +108,8 @@ def test_a_query_goes_on_when_leaders_of_what_it_reads_and_writes_are_killed(
     rows = spark.readStream.format("clymq").option("bootstrap.servers", cluster.bootstrap)
     rows = rows.option("subscribe", source).option("startingOffsets", "earliest").load().select("key", "value")
     writer = rows.writeStream.format("clymq").option("bootstrap.servers", cluster.bootstrap).option("topic", target)
-    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds").start()
+    writer = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds")
+    query = start_query(writer)
     pusher = threading.Thread(target=push_slowly, args=(queue, source))
     pusher.start()
     try:

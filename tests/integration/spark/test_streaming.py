@@ -16,6 +16,7 @@ from clymq.client.cluster import Cluster
 from clymq.client.offsets import committed_offset
 from clymq.spark.link import Link
 from clymq.spark.offsets import lag
+from clymq.spark.session import start_query
 
 STREAM = Callable[..., Any]
 
@@ -23,7 +24,7 @@ STREAM = Callable[..., Any]
 def into_memory(rows: Any, folder: Path, name: str, **trigger: Any) -> Any:
     """Start a query whose rows can be looked at by its name; with a checkpoint that a later one goes on from."""
     writer = rows.writeStream.format("parquet").option("path", str(folder / name))
-    return writer.option("checkpointLocation", str(folder / f"{name}-checkpoint")).trigger(**trigger).start()
+    return start_query(writer.option("checkpointLocation", str(folder / f"{name}-checkpoint")).trigger(**trigger))
 
 
 def done(query: Any) -> Any:
@@ -207,4 +208,4 @@ def test_update_and_complete_output_are_what_the_sink_cannot_do(stream: STREAM, 
     writer = rows.writeStream.format("clymq").option("bootstrap.servers", queue.bootstrap).option("topic", topic)
     writer = writer.option("checkpointLocation", str(tmp_path)).outputMode("complete").trigger(availableNow=True)
     with pytest.raises(Exception, match="cannot be overwritten"):
-        done(writer.start())
+        done(start_query(writer))

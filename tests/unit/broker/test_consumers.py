@@ -48,13 +48,13 @@ class Fixture:
     def __init__(self, **config: int) -> None:
         self.clock = ManualClock()
         self.gone: list[tuple[str, float]] = []
-        self.consumers = Consumers(self.clock, Config(**config), self._gone)  # type: ignore[arg-type]
+        self.consumers = Consumers(self.clock, Config(**config), self._gone)
 
     def _gone(self, name: str) -> None:
         self.gone.append((name, self.clock.monotonic_ms()))
 
     def heard(self, name: str, peer: FakePeer) -> None:
-        self.consumers.heard(name, peer)  # type: ignore[arg-type]
+        self.consumers.heard(name, peer)
 
     def peer(self) -> FakePeer:
         return FakePeer(self.clock)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clymq.client.accumulator import Accumulator, Draft, Moment, Now
+from clymq.client.accumulator import MESSAGE_BYTES, Accumulator, Draft, Moment, Now
 from clymq.errors import BufferFull, InvalidRequest
 from clymq.record import Batch, BatchBuilder
 
@@ -123,3 +123,48 @@ def test_every_message_is_in_one_draft_in_order_and_the_sums_agree(steps: list[t
         assert draft.size_bytes <= 1000
         found[draft.partition] += values(draft)
     assert found == expected
+
+
+def test_a_lane_takes_values_for_nothing_and_is_counted_when_its_draft_is_looked_at() -> None:
+    drafts = accumulator(batch_bytes=1000, buffer_bytes_max=10_000)
+    draft, lane = drafts.open_lane("t", "0", at(0), b"first", 1 << 20)
+    reserved = drafts.buffered_bytes
+    assert reserved == draft.size_bytes == 1000
+    for number in range(10):
+        lane.values.append(b"%05d" % number)
+        lane.left -= 5 + MESSAGE_BYTES
+    assert (draft.count, drafts.buffered_bytes) == (1, reserved), "not counted yet, but reserved"
+    assert drafts.add("t", "0", at(0), b"after", key=b"k") is draft
+    assert draft.count == 12
+    assert drafts.buffered_bytes == draft.size_bytes == 11 * (5 + MESSAGE_BYTES) + 5 + 1 + 4 + MESSAGE_BYTES
+    assert lane.left == 0, "it takes nothing more"
+    got = values(draft)
+    assert got == [b"first", *(b"%05d" % number for number in range(10)), b"after"]
+
+
+def test_a_lane_ends_with_its_draft_and_gives_back_what_it_did_not_need() -> None:
+    drafts = accumulator(batch_bytes=1000, buffer_bytes_max=10_000)
+    draft, lane = drafts.open_lane("t", "0", at(0), b"first", 1 << 20)
+    lane.values.append(b"second")
+    lane.left -= 6 + MESSAGE_BYTES
+    drafts.close_all()
+    assert (draft.count, draft.closed, lane.left) == (2, True, 0)
+    assert drafts.buffered_bytes == 11 + 2 * MESSAGE_BYTES
+    drafts.settle(draft)
+    assert drafts.buffered_bytes == 0
+
+
+def test_a_lane_never_reserves_more_than_there_is_and_others_get_what_it_does_not_use() -> None:
+    drafts = accumulator(batch_bytes=1000, buffer_bytes_max=600)
+    _, lane = drafts.open_lane("t", "0", at(0), b"x" * 100, 1 << 20)
+    assert drafts.buffered_bytes == 600
+    other = drafts.add("t", "1", at(0), b"y" * 300)
+    assert (lane.left, other.count) == (0, 1)
+    with pytest.raises(BufferFull):
+        drafts.add("t", "1", at(0), b"y" * 300)
+
+
+def test_a_lane_takes_no_value_that_is_larger_than_a_message_may_be() -> None:
+    drafts = accumulator(batch_bytes=100_000, buffer_bytes_max=1_000_000)
+    _, lane = drafts.open_lane("t", "0", at(0), b"x", 500)
+    assert lane.left == 500

@@ -91,6 +91,26 @@ def test_a_fetch_leader_that_cannot_write_is_led_by_another_even_where_nobody_ca
     run(test)
 
 
+def test_row_80_a_lost_replica_begins_anew_where_it_was_if_nobody_else_can_take_it_but_not_for_ever() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        uid = view.partition.value.uid
+        victim = view.members[-1]
+        world.brokers.append(uid, 1, 10)
+        await world.ask(ReplicaDown("t", "p", uid, 1, victim, f"disk-{victim}", "its folder is gone"))
+        await world.until_true(lambda: at_block(world, 2), "the block has moved")
+        view = await world.settled()
+        assert (view.now.start, set(view.members)) == (10, set(world.brokers.brokers))
+        assert not any(each.down for each in view.active.replicas)
+        # The block before is still lost there: then it is the disk, and a third block would fare no better.
+        assert any(each.down for each in view.sealed[0].replicas)
+        await world.ask(ReplicaDown("t", "p", uid, 2, victim, f"disk-{victim}", "again"))
+        await world.sleep(5_000)
+        assert (await world.view()).now.block == 2
+
+    run(test)
+
+
 def test_a_sealed_replica_that_has_mended_itself_is_of_use_again() -> None:
     async def test(world: World) -> None:
         await world.make()

@@ -13,6 +13,7 @@ import pytest
 from clymq.clock import ManualClock, SystemClock
 from clymq.errors import (
     ClymqError,
+    ConfigError,
     ConnectFailed,
     ConnectionLost,
     InvalidRequest,
@@ -528,11 +529,11 @@ def test_answers_that_arrived_before_the_connection_broke_are_not_lost() -> None
     on_sockets(test)
 
 
-def test_a_name_that_cannot_be_encoded_is_a_failed_connection() -> None:
+def test_a_name_that_cannot_be_encoded_is_a_failed_connection_or_a_wrong_setting() -> None:
     async def test() -> None:
         with pytest.raises(ConnectFailed):
             await TcpTransport().connect(f"{'a' * 70}.example:1", 1000)
-        with pytest.raises(ConnectFailed):
+        with pytest.raises(ConfigError):
             await TcpTransport().listen(f"{'a' * 70}.example:0", lambda _: None)
 
     on_sockets(test)

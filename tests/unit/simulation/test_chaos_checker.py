@@ -231,24 +231,31 @@ def test_a_committed_position_that_is_gone_is_caught() -> None:
     assert not late.verdict().anomalies
 
 
-def finished(**second: object) -> Story:
+def finished(leased: int, **second: object) -> Story:
+    """A message that c has finished, and that d finishes too, by a lease that came at this time."""
     story = Story().push("p", 0, "p1").tell("c", "done", group="w", offset=0, messages=1, asked=1)
-    return story.tell("d", "done", group="w", offset=0, messages=1, asked=1, **second)
+    story.tell("d", "deliver", group="w", offset=0, values=["p1"], count=2, leased=leased, t=4_000_000)
+    return story.tell("d", "done", group="w", offset=0, messages=1, asked=4_000_000, t=4_000_001, **second)
 
 
-def test_a_message_that_a_group_acknowledges_twice_is_caught() -> None:
-    found = only(finished().verdict())
+def test_a_message_that_is_given_out_again_after_it_was_acknowledged_is_caught() -> None:
+    found = only(finished(leased=3_900_000).verdict())
     assert found.kind == Kind.ACKED_TWICE
     assert found.text.startswith("group w: 0 was acknowledged (c at 0.003000), then acknowledged (d")
 
 
+def test_a_message_that_was_given_out_again_before_it_was_acknowledged_may_be_acknowledged_twice() -> None:
+    assert not finished(leased=2_000).verdict().anomalies
+
+
 def test_an_acknowledgement_without_an_answer_counts_for_neither_side() -> None:
-    assert not finished(unsure=True).verdict().anomalies
+    assert not finished(leased=3_900_000, unsure=True).verdict().anomalies
 
 
-def test_a_message_that_is_acknowledged_and_a_dead_letter_is_caught() -> None:
-    story = Story().push("p", 0, "p1").tell("c", "done", group="w", offset=0, messages=1, asked=1)
-    story.tell("c", "dead", group="w", offset=0, values=["p1"], reason="why")
+def test_a_message_that_is_a_dead_letter_twice_is_caught() -> None:
+    story = Story().push("p", 0, "p1")
+    for _ in range(2):
+        story.tell("final", "dead", group="w", offset=0, values=["p1"], reason="why")
     assert only(story.verdict()).kind == Kind.ACKED_TWICE
 
 

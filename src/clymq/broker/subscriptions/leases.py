@@ -194,8 +194,15 @@ class GroupLeases:
     def _register(self, lease: Lease) -> Lease:
         self._leases[lease.number] = lease
         self._of_consumer.setdefault(lease.consumer, set()).add(lease.number)
-        heapq.heappush(self._expiries, (lease.expires_at, lease.number))
+        self._note_expiry(lease)
         return lease
+
+    def _note_expiry(self, lease: Lease) -> None:
+        """Remember when a lease ends. What is out of date stays where it is, up to a bound."""
+        if len(self._expiries) > 2 * len(self._leases) + REMEMBERED_MAX:
+            self._expiries = [(each.expires_at, each.number) for each in self._leases.values()]
+            heapq.heapify(self._expiries)
+        heapq.heappush(self._expiries, (lease.expires_at, lease.number))
 
     def _drop(self, lease: Lease) -> None:
         if self._leases.pop(lease.number, None) is not None:
@@ -323,7 +330,7 @@ class GroupLeases:
                 unknown.append(number)
             else:
                 lease.expires_at = expires_at
-                heapq.heappush(self._expiries, (expires_at, number))
+                self._note_expiry(lease)
         return unknown
 
     def _take(self, consumer: str, numbers: Sequence[int], ranges: Sequence[Span]) -> Taken:

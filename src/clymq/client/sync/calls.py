@@ -87,7 +87,7 @@ class Blocking(Generic[TwinT]):
         finally:
             thread.release(self)
 
-    def close_in(self, thread: LoopThread, seconds_max: float) -> None:
+    def _close_in(self, thread: LoopThread, seconds_max: float) -> None:
         """Close what the program has left open when it ends: what was accepted is sent, if that does not take long."""
         self._is_closed = True
         with contextlib.suppress(ClymqError, TimeoutError):

@@ -52,9 +52,17 @@ class Consumer(Blocking[AsyncConsumer]):
     committed = blocking(AsyncConsumer.committed)
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield message after message, without end; `position` follows what was yielded."""
+        """Yield message after message, without end; `position` follows what was yielded.
+
+        What was pulled for a loop that was left is what the next loop, or `pull`, begins with.
+        """
+        in_hand = self._twin._in_hand
         while True:
-            yield from self._twin._following(self.pull())
+            run = in_hand.next_run()
+            if run is None:
+                in_hand.put(self.pull())
+            else:
+                yield from run
 
     def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler(message)` for each message, so many at a time: it returns -> ack, it raises -> nack.

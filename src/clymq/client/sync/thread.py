@@ -26,7 +26,7 @@ EXIT_SECONDS_MAX: Final = 2.0
 class User(Protocol):
     """Who needs the thread."""
 
-    def close_in(self, thread: LoopThread, seconds_max: float) -> None:
+    def _close_in(self, thread: LoopThread, seconds_max: float) -> None:
         """Let go of everything, within so long; the program ends."""
 
 
@@ -103,7 +103,7 @@ class LoopThread:
     def close_all(self, seconds_max: float) -> None:
         """Close what was left open, each within so long, and end."""
         for user in list(self._users):
-            user.close_in(self, seconds_max)
+            user._close_in(self, seconds_max)
         self.end(seconds_max)
 
     def end(self, seconds_max: float | None = None) -> None:

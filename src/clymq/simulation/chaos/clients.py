@@ -39,6 +39,7 @@ WORK_MAX: Final = 200
 # Of the runs of messages that a worker gets.
 NACKED: Final = 0.02
 REJECTED: Final = 0.01
+STALL_US: Final = 1_000_000
 # Errors after which a value is known not to be in the log, whatever was tried before.
 NEVER_STORED: Final = frozenset({"MessageTooLarge", "InvalidRequest", "InvalidName"})
 
@@ -196,10 +197,11 @@ class ChaosWorker:
         self._mode = mode
         self._random = random.Random(name)
         self._client = AsyncConsumer(bootstrap, name=name, timeout=PUSH_SECONDS_MAX)
+        self._stalls = _Stalls()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work until told to stop."""
-        async with self._client:
+        async with self._client, self._stalls:
             while not stopping.is_set() and not await self._subscribe():
                 await asyncio.sleep(RETRY_SECONDS)
             while not stopping.is_set():
@@ -223,7 +225,8 @@ class ChaosWorker:
         """End the lease of a run: by ack, or now and then otherwise."""
         values = [message.value.decode(errors="replace") for message in Messages([run])]
         fields = {"topic": run.topic, "partition": run.partition, "group": WORKERS}
-        self._journal.write("deliver", **fields, offset=run.start, values=values, count=run.delivery_count)
+        count, leased = run.delivery_count, self._leased(run)
+        self._journal.write("deliver", **fields, offset=run.start, values=values, count=count, leased=leased)
         draw = self._random.random()
         try:
             if draw < NACKED:
@@ -239,15 +242,65 @@ class ChaosWorker:
         if run.start < run.end:
             await self._ack(run, fields)
 
+    def _leased(self, run: Run) -> int | None:
+        """Return when the lease of a run has come; None if it is gone already.
+
+        The client does not tell its users, so we look inside. What has come while this process stood still may have
+        been on its way since then.
+        """
+        try:
+            held = self._client._lessee((run.topic, run.partition)).settler.held
+        except ClymqError:
+            return None
+        terms = [held._terms[piece.lease] for piece in held.pieces(run.start, run.end)]
+        if not terms:
+            return None
+        return self._stalls.before(round(1000 * min(term.expires_ms - term.lease_ms for term in terms)))
+
     async def _ack(self, run: Run, fields: dict[str, str]) -> None:
-        asked, unsure = now_us(), {}
+        """Ack a run. It is noted BEFORE it is asked for: if no good answer comes it may have happened all the same."""
+        what = {**fields, "offset": run.start, "messages": run.end - run.start}
+        asked = self._journal.write("done", **what, asked=now_us(), unsure=True)
         try:
             await self._client.ack(Messages([run]))
         except ClymqError as error:
-            # It may be done all the same: an answer was lost, and the lease was known no more when it was asked again.
             self._journal.write("note", text=f"ack: {error.code}: {error}")
-            unsure = {"unsure": True}
-        self._journal.write("done", **fields, offset=run.start, messages=run.end - run.start, asked=asked, **unsure)
+        else:
+            self._journal.write("done", **what, asked=asked)
+
+
+class _Stalls:
+    """Notices when this process stood still."""
+
+    def __init__(self) -> None:
+        self._last = now_us()
+        self._stall = 0, 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._watch())
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def before(self, when: int) -> int:
+        """Return the time, or when a stall began that ended just before it."""
+        self._look()
+        begin, end = self._stall
+        return min(when, begin) if begin <= when <= end + STALL_US else when
+
+    async def _watch(self) -> None:
+        while True:
+            self._look()
+            await asyncio.sleep(STALL_US / 1e7)
+
+    def _look(self) -> None:
+        now = now_us()
+        if now - self._last > STALL_US:
+            self._stall = self._last, now
+        self._last = now
 
 
 def runs_of(messages: Messages) -> list[tuple[Place, int, list[str]]]:

@@ -163,7 +163,7 @@ def real_time_disorder(facts: Facts) -> Iterator[Anomaly]:
 
     The last also convicts a fetch leader that goes on beside its successor, though all that it says may be lost.
     """
-    sends: list[tuple[int, int, str]] = []
+    sends: list[tuple[int, int, int, str]] = []
     answers: list[tuple[int, int, str]] = []
     for value, (send, at) in facts.sent.items():
         place = facts.place(value)
@@ -172,18 +172,19 @@ def real_time_disorder(facts: Facts) -> Iterator[Anomaly]:
             answers.append((send.answer.t, place, value))
         claimed = told if place is None else place
         if claimed is not None:
-            sends.append((send.event.t, claimed, value))
+            # What is lost must not even have been at the same offset.
+            sends.append((send.event.t, claimed, claimed if place is None else claimed + 1, value))
     sends.sort()
     answers.sort()
     done, highest, first = 0, -1, ""
-    for time, place, value in sends:
+    for time, claimed, forbidden, value in sends:
         while done < len(answers) and answers[done][0] < time:
             if answers[done][1] > highest:
                 _, highest, first = answers[done]
             done += 1
-        if place < highest or (place == highest and value != first):
-            text = f"{first}, at {highest}, was acknowledged before {value}, at {place}, was sent"
-            yield Anomaly(Kind.REAL_TIME, text, (first, value), (place, highest))
+        if highest >= forbidden:
+            text = f"{first}, at {highest}, was acknowledged before {value}, at {claimed}, was sent"
+            yield Anomaly(Kind.REAL_TIME, text, (first, value), (claimed, highest))
 
 
 def bad_answers(facts: Facts) -> Iterator[Anomaly]:

@@ -32,6 +32,7 @@ from clymq.replication.replica import Replica
 from clymq.rpc.peer import Call
 from clymq.simulation.mutations import MUTATIONS as OF_REPLICAS
 from clymq.simulation.mutations import Patches
+from clymq.storage.files import RealFile
 
 
 def ack_before_commit() -> Patches:
@@ -50,6 +51,11 @@ def ack_before_commit() -> Patches:
         once(Stored(batch.base_offset, duplicate=False))
 
     return [(RaftPartition, "push", push)]
+
+
+def ack_before_fsync() -> Patches:
+    """Nobody waits for the disk: what is acknowledged may be gone with the power."""
+    return [(RealFile, "sync", lambda self: None)]
 
 
 def serve_uncommitted() -> Patches:
@@ -179,6 +185,7 @@ OF_BROKERS: Final[dict[str, Callable[[], Patches]]] = {
     mutation.__name__: mutation
     for mutation in (
         ack_before_commit,
+        ack_before_fsync,
         serve_uncommitted,
         show_what_only_the_leader_has,
         ignore_epochs_and_sessions,

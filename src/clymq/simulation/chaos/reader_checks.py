@@ -13,6 +13,9 @@ from clymq.simulation.chaos.anomalies import Anomaly, Kind
 from clymq.simulation.chaos.events import Event
 from clymq.simulation.chaos.facts import Facts
 
+# A lease that was given before an answer may arrive behind it, if its receiver is slow.
+LATE_US_MAX: Final = 2_000_000
+
 
 def polls_out_of_step(facts: Facts) -> Iterator[Anomaly]:
     """A reader's poll does not begin where the one before it ended, though it did not go elsewhere itself."""
@@ -51,14 +54,26 @@ def lost_commits(facts: Facts) -> Iterator[Anomaly]:
 
 
 def messages_finished_twice(facts: Facts) -> Iterator[Anomaly]:
-    """A message of a group was acknowledged, or put aside as a dead letter, more than once."""
+    """A group gave a message out again though it was acknowledged, or put it aside as a dead letter twice.
+
+    Two acknowledgements alone prove nothing. After a crash what is not finished is given to another, and whoever had it
+    before may be told that it is finished, too. What proves it is a lease that was got after that had been answered.
+    """
     finished: dict[tuple[str, int], Event] = {}
+    leased: dict[tuple[str, int], int] = {}
     for event in facts.events:
-        if event.do in {"done", "dead"} and not event.rest.get("unsure"):
+        if event.do == "deliver":
+            assert event.offset is not None
+            when = event.rest.get("leased") or event.t
+            leased.update(((event.by, offset), when) for offset in range(event.offset, event.end))
+        elif event.do in {"done", "dead"} and not event.rest.get("unsure"):
             assert event.offset is not None
             for offset in range(event.offset, event.end):
                 before = finished.setdefault((event.rest["group"], offset), event)
-                if before is not event:
+                again = leased.get((event.by, offset), event.rest.get("asked", event.t))
+                # When a dead letter was put aside nobody knows: it is read when all is over.
+                is_again = before.do == event.do and (event.do == "dead" or again > before.t + LATE_US_MAX)
+                if before is not event and is_again:
                     text = f"group {event.rest['group']}: {offset} was {_how(before)}, then {_how(event)}"
                     yield Anomaly(Kind.ACKED_TWICE, text, (), (offset,))
 

@@ -73,8 +73,9 @@ class Chaos:
         self._size = size
         self._say = say
         zkservers = 2 if options.store == "zookeeper" else 1
+        self._cluster_folder = folder / "cluster"
         self._cluster = ChaosCluster(
-            size.brokers, zkservers, options.store, spares=1, folder=folder / "cluster", mutation=mutation
+            size.brokers, zkservers, options.store, spares=1, folder=self._cluster_folder, mutation=mutation
         )
         modes = PARTITIONS[options.mode]
         self._places: list[Place] = [(TOPIC, name) for name in modes]
@@ -83,7 +84,8 @@ class Chaos:
     async def run(self) -> Verdict:
         """Make the run, and return what it shows."""
         history = self._folder / "history"
-        shutil.rmtree(history, ignore_errors=True)
+        for left_behind in (history, self._cluster_folder, self._folder / "clients"):
+            shutil.rmtree(left_behind, ignore_errors=True)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._cluster)
             await self._make_topic()

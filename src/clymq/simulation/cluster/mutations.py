@@ -13,8 +13,6 @@ from unittest import mock
 import msgspec
 
 from clymq.broker.broker import Broker
-from clymq.broker.fetch_block import FetchBlock
-from clymq.broker.hosting import Hosting
 from clymq.controller import sealing
 from clymq.controller.chains import View
 from clymq.controller.moves import Moves
@@ -28,27 +26,12 @@ from clymq.metadata.store import ANY_VERSION, Put
 from clymq.protocol.broker import CommittedOffset
 from clymq.protocol.hosting import BlockClosed
 from clymq.raft.leader import Leader
-from clymq.replication.entries import Entry, Genesis
 from clymq.replication.fetch_driver import FetchDriver
-from clymq.replication.fetch_end import FetchEnd
 from clymq.replication.fetch_holders import Holders
 from clymq.replication.fetch_leader import FetchLeader
 from clymq.rpc.peer import Call
 
 Patches = list[tuple[Any, str, Any]]
-
-
-def ignore_the_epoch() -> Patches:
-    """A broker closes a block for whoever asks, a controller of long ago included."""
-    original = Broker._close_accept
-
-    def close_accept(self: Broker, call: Call) -> None:
-        request = call.request
-        partition = self.hosting.partition(request.topic, request.partition, request.uid)
-        partition.epoch = min(partition.epoch, request.epoch)
-        original(self, call)
-
-    return [(Broker, "_close_accept", close_accept), (FetchEnd, "check_epoch", lambda self, epoch: None)]
 
 
 def show_what_one_replica_holds() -> Patches:
@@ -144,27 +127,6 @@ def seal_at_the_shortest() -> Patches:
     return [(Sealing, "_seal_at_furthest", seal)]
 
 
-def take_one_fence_for_enough() -> Patches:
-    """A fetch block is ended by whichever single replica answers."""
-    original = Sealing._seal_fenced
-
-    async def seal(self: Sealing, view: View, *arguments: Any) -> Ended:
-        settings = {**view.topic.settings, "fetch_unclean": "true"}
-        unclean = view._replace(topic=msgspec.structs.replace(view.topic, settings=settings))
-        return await original(self, unclean, *arguments)
-
-    return [(Sealing, "_seal_fenced", seal)]
-
-
-def commit_positions_in_the_dark() -> Patches:
-    """A group's position is stored when the fetch leader has it, and nobody else."""
-
-    def write(self: FetchBlock, entry: Entry, answer: Callable[[object], None]) -> None:
-        self.driver.write(entry, answer)
-
-    return [(FetchBlock, "write", write)]
-
-
 def name_positions_too_early() -> Patches:
     """A leader says how far a group has come before it knows, or when it has long been another's turn."""
 
@@ -177,16 +139,6 @@ def name_positions_too_early() -> Patches:
     return [(Broker, "_fetch_offset", fetch_offset)]
 
 
-def forget_producers_between_blocks() -> Patches:
-    """A new block begins without the table of producers of the one before."""
-    original = Hosting._begin
-
-    def begin(self: Hosting, partition: Any, place: Any, done: Callable[[Genesis], None]) -> None:
-        original(self, partition, place, lambda genesis: done(Genesis(uid=genesis.uid)))
-
-    return [(Hosting, "_begin", begin)]
-
-
 def lose_without_a_word() -> Patches:
     """What a returning fetch leader had acknowledged and the block does not have is counted nowhere."""
     return [(Broker, "lost", lambda self, *arguments: None)]
@@ -195,7 +147,6 @@ def lose_without_a_word() -> Patches:
 MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
     mutation.__name__: mutation
     for mutation in (
-        ignore_the_epoch,
         show_what_one_replica_holds,
         acknowledge_without_a_session,
         commit_alone,
@@ -204,10 +155,7 @@ MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
         seal_before_the_end,
         write_unconditionally,
         seal_at_the_shortest,
-        take_one_fence_for_enough,
-        commit_positions_in_the_dark,
         name_positions_too_early,
-        forget_producers_between_blocks,
         lose_without_a_word,
     )
 }

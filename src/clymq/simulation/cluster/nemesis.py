@@ -87,9 +87,9 @@ class Nemesis:
                 self._world.note("two zkservers believe to be active")
             self.both_active += 1
 
-    def _after_an_outage(self, work: Callable[[], None]) -> None:
-        """Do something after a time that is nearly always too short for a failover, or long enough for one."""
-        self._later(*((3.0, 6.0) if self._chance.random() < 0.4 else (0.1, 2.0)), work)
+    def _outage(self) -> tuple[float, float]:
+        """Return how many seconds something lasts: mostly too short for a failover, or else long enough for one."""
+        return (3.0, 6.0) if self._chance.random() < 0.4 else (0.1, 2.0)
 
     def _later(self, low: float, high: float, work: Callable[[], None]) -> None:
         """Do something after a while, unless the world has healed by then."""
@@ -125,7 +125,7 @@ class Nemesis:
         if self._chance.random() < 0.25:
             victim = self._chance.choice(self._world.zkservers)
         victim.pause()
-        self._after_an_outage(victim.resume)
+        self._later(*self._outage(), victim.resume)
 
     def _stall_store(self) -> None:
         self._world.store.pause()
@@ -151,8 +151,19 @@ class Nemesis:
         self._hold([(one, other) for one in left for other in names if other not in left])
 
     def _isolate(self) -> None:
-        """Cut one server off the store and nothing else."""
+        """Cut one server off the store and nothing else; or let the orders of an active zkserver arrive too late.
+
+        Then nothing that it sends reaches some broker, and after a moment it is cut off the store: when its orders
+        arrive, it has long been the other's turn.
+        """
         active = [each for each in self._world.zkservers if each.believes_active]
+        if active and self._chance.random() < 0.5:
+            name, broker = self._chance.choice(active).name, self._victim().name
+            self._world.note(f"{broker} will hear from {name} too late")
+            self._hold_for(3.0, 6.0, [(name, broker)])
+            cut = [(name, STORE), (STORE, name)]
+            self._later(0.2, 1.0, lambda: self._hold_for(3.0, 6.0, cut))
+            return
         victim: Process = self._chance.choice(active) if active and self._chance.random() < 0.6 else self._victim()
         self._world.note(f"{victim.name} is cut off the store")
         self._hold([(victim.name, STORE)])
@@ -163,13 +174,16 @@ class Nemesis:
         elif self._chance.random() < 0.5:
             pairs = [(receiver, sender) for sender, receiver in pairs]
 
+        self._hold_for(*self._outage(), pairs)
+
+    def _hold_for(self, low: float, high: float, pairs: list[tuple[str, str]]) -> None:
         def release() -> None:
             for pair in pairs:
                 self._world.network.release(*pair)
 
         for pair in pairs:
             self._world.network.hold(*pair)
-        self._after_an_outage(release)
+        self._later(low, high, release)
 
     def _reset(self) -> None:
         names = [each.name for each in self._world.processes] + [each.name for each in self._world.clients]

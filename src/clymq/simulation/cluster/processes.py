@@ -114,7 +114,12 @@ class StoreProcess(Process):
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around, STORE, STORE_ADDRESS)
-        self.engine: Engine = WatchedEngine(StoreFile(None), self.clock, around.watcher)
+        self._file = StoreFile(None)
+        self.engine: Engine = WatchedEngine(self._file, self.clock, around.watcher)
+
+    def close(self) -> None:
+        """Let go of what it remembers, when the world has ended."""
+        self._file.close()
 
     async def _serve(self, life: Life, chance: random.Random) -> None:
         around = self._around
@@ -173,10 +178,7 @@ class BrokerProcess(Process):
             chance=chance,
         )
         watch_calls(node, self.name, life, around.watcher)
-        try:
-            await node.start(self.address)
-        except ClymqError:
-            raise
+        await node.start(self.address)
         self.node = node
 
     def lose(self, *, power: bool) -> None:

@@ -59,6 +59,7 @@ class World:
         self.watcher: Watcher = self
         self.history = History(self.fail)
         self.healed = False
+        self._waits_for = ""
         self.places: list[Place] = []
         self.begun: list[str] = []
         self.store = StoreProcess(self)
@@ -77,7 +78,6 @@ class World:
 
     def run(self) -> None:
         """Live through it; `Violation` if a promise is broken."""
-        asyncio.set_event_loop(None)
         with _quiet(self):
             try:
                 self.loop.run_until_complete(self._judge.spawn(self._live()))
@@ -206,8 +206,6 @@ class World:
             self._waits_for = waiting
             await asyncio.sleep(0.2)
 
-    _waits_for = ""
-
     def _unsettled(self) -> str | None:
         for tree in self.checkers.trees.values():
             if tree.partition is not None and tree.partition.pending is not None:
@@ -275,6 +273,7 @@ class World:
         self.loop.failure = None
         self.loop.run_until_complete(self.loop.create_task(asyncio.sleep(1)))
         self.loop.close()
+        self.store.close()
 
 
 def simulate(seed: int, options: Options | None = None) -> World:
@@ -336,7 +335,7 @@ def _config(options: Options) -> Config:
             "connect_ms_max": 1000,
             "reconnect_ms_max": 500,
             "handshake_ms_max": 2000,
-            "idle_ping_ms": 1500,
+            "idle_ping_ms": 4000,
             "drain_ms_max": 500,
             "request_ms_max": 1500,
             "retry_ms_max": 300,

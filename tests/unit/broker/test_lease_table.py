@@ -1,4 +1,4 @@
-"""The lease table of one group, sentence by sentence; `property/test_leases.py` has the histories."""
+"""The lease table of one group, sentence by sentence; `property/test_lease_model.py` has the histories."""
 
 from __future__ import annotations
 
@@ -95,6 +95,15 @@ def test_an_extended_lease_ends_later_and_an_unknown_one_is_named() -> None:
     assert group.table.extend("two", [1], 900) == [1]
     assert group.table.expire(499).pieces == []
     assert list(group.table.expire(500).spans) == [Span(0, 4)]
+
+
+def test_a_lease_that_is_extended_without_end_costs_no_memory_without_end() -> None:
+    group = Group()
+    group.lease(4)
+    for times in range(4 * REMEMBERED_MAX):
+        group.table.extend("one", [1], 1_000_000 - times)
+    assert len(group.table._expiries) <= REMEMBERED_MAX + 4
+    assert group.table.next_at() == 1_000_000 - 4 * REMEMBERED_MAX + 1
 
 
 def test_a_part_that_is_acked_leaves_the_rest_leased() -> None:
@@ -255,6 +264,15 @@ def test_the_next_leader_goes_on_with_what_the_cursor_does_not_count_as_finished
     assert following.next_at() == 1020
     offers = following.offers(group.cursor, 10, 100)
     assert [(offer.start, offer.end) for offer in offers] == [(6, 10)]
+
+
+def test_the_holder_of_an_ordered_group_is_handed_over() -> None:
+    group = Group()
+    group.table.admit("one", ordered=True)
+    following = GroupLeases(0, leases_max=100)
+    following.adopt(group.table.hand_over("g", 0), group.cursor, 0)
+    assert not following.admit("two", ordered=True)
+    assert following.admit("one", ordered=True)
 
 
 @pytest.mark.parametrize("ranges", [[(0, 3), (5, 6)], [(0, 10)], [(2, 3), (4, 5), (6, 7)]])
