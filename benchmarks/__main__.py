@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import cluster, raft, raft_processes, report, rpc, spark, storage, store
+from benchmarks import client, cluster, raft, raft_processes, report, rpc, spark, storage, store
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], list[report.Row]]]] = {
+    "client": ("one Python client, beside those of Kafka and NATS", client.run),
     "cluster": ("a whole cluster, beside a bare copy, a bare skeleton and NATS", cluster.run),
     "raft": ("the consensus core in memory, three replicas on one core", raft.run),
     "rpc": ("requests over TCP, beside a bare socket with the same bytes", rpc.run),

@@ -1,7 +1,8 @@
 """Another queue on the same machine: NATS JetStream, three servers, a stream of three replicas, synced at each message.
 
-`sync_interval: always` is its promise that is comparable with ack -1. Server and client come from PyPI, by the extra
-`bench`; where they cannot be had there is nothing to compare with, and nothing is guessed.
+`sync_interval: always` is its promise that is comparable with ack -1. One server alone syncs now and then, as it does by
+default: that is comparable with ack 1 and one replica. Server and client come from PyPI, by the extra `bench`; where
+they cannot be had there is nothing to compare with, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def server_program() -> str | None:
 
 
 @contextlib.contextmanager
-def servers(program: str) -> Iterator[list[str]]:
-    """Run a cluster; yield the addresses of its servers."""
-    ports, routes = free_ports(SERVERS), free_ports(SERVERS)
+def servers(program: str, count: int = SERVERS) -> Iterator[list[str]]:
+    """Run a cluster, or one server; yield the addresses."""
+    ports, routes = free_ports(count), free_ports(count)
     with folder() as data, contextlib.ExitStack() as stack:
         for number, port in enumerate(ports):
             path = Path(data) / f"{number}.conf"
@@ -48,9 +49,11 @@ def servers(program: str) -> Iterator[list[str]]:
 
 
 def _configuration(number: int, port: int, routes: list[int], data: str) -> str:
+    common = f'server_name: "n{number}"\nlisten: "127.0.0.1:{port}"\n'
+    if len(routes) == 1:
+        return common + f'jetstream {{ store_dir: "{data}" }}\n'
     others = ", ".join(f'"nats://127.0.0.1:{each}"' for each in routes)
-    return (
-        f'server_name: "n{number}"\nlisten: "127.0.0.1:{port}"\n'
+    return common + (
         f'jetstream {{ store_dir: "{data}", sync_interval: always }}\n'
         f'cluster {{ name: "bench", listen: "127.0.0.1:{routes[number]}", routes: [{others}] }}\n'
     )
@@ -88,7 +91,7 @@ class Nats:
                 client = await library.connect(servers=addresses, connect_timeout=2, error_cb=_pass_over)
                 # Whoever asks before there is a leader is not answered at all.
                 stream = client.jetstream(timeout=ASK_SECONDS)
-                await stream.add_stream(name=STREAM, subjects=[STREAM], num_replicas=SERVERS, storage="file")
+                await stream.add_stream(name=STREAM, subjects=[STREAM], num_replicas=len(addresses), storage="file")
                 return cls(client, client.jetstream(timeout=START_SECONDS_MAX))
             except (library.errors.Error, OSError):
                 if client is not None:

@@ -601,12 +601,12 @@ def test_handlers_run_at_the_same_time_and_outlast_their_lease(clients: Clients)
             nonlocal at_once, most
             at_once += 1
             most = max(most, at_once)
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(5)
             at_once -= 1
             seen.append(message.offset)
 
         async with clients.producer() as producer, clients.admin() as admin:
-            await producer.create_topic(topic, settings={"lease_ms": 2000})
+            await producer.create_topic(topic, settings={"lease_ms": 4000})
             await producer.push_many(topic, numbers(8))
             async with clients.consumer() as consumer:
                 await consumer.subscribe(topic)

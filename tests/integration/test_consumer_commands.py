@@ -109,15 +109,15 @@ def test_groups_are_listed_described_and_reset(clymq: Command, topic: str) -> No
     clymq.lines(f"consume {topic} --group g --max 20")
 
     def lag_is(lag: int) -> bool:
-        found = clymq.one(f"group list --topic {topic}")["groups"]
+        found = clymq.one(f"group list --topic {topic}")
         return [(each["group"], each["lag"]) for each in found] == [("g", lag)]
 
     eventually(lambda: lag_is(0), "the group has read everything")
-    (place,) = clymq.one(f"group describe g --topic {topic}")["groups"]
+    (place,) = clymq.one(f"group describe g --topic {topic}")
     assert tuple(place) == GROUP
     assert (place["partition"], place["cursor"], place["end"]) == ("0", 20, 20)
     for to, cursor in (("5", 5), ("earliest", 0), ("latest", 20), ("2000-01-01T00:00:00Z", 0), ("2100-01-01", 20)):
-        (place,) = clymq.one(f"group reset g --topic {topic} --to {to} --partition 0")["groups"]
+        (place,) = clymq.one(f"group reset g --topic {topic} --to {to} --partition 0")
         assert place["cursor"] == cursor, to
     clymq.one(f"group reset g --topic {topic} --to 17")
     assert [each["offset"] for each in clymq.lines(f"consume {topic} --group g --max 3 --wait 10")] == [17, 18, 19]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster_worlds import BUSY, LEADERS_CUT_OFF, LEADERS_KILLED, QUIET, RAFT_LEADERS_CUT_OFF, RESTLESS
+from cluster_worlds import BUSY, LEADERS_CUT_OFF, LEADERS_KILLED, RAFT_LEADERS_CUT_OFF
 from clymq.simulation.checkers import Violation
 from clymq.simulation.cluster.mutations import MUTATIONS, applied
 from clymq.simulation.cluster.options import Options
 from clymq.simulation.cluster.world import simulate
 
-SEEDS_MAX = 8
+SEEDS_MAX = 16
 TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 
 WORLDS = {
@@ -26,15 +26,10 @@ WORLDS = {
     "show_what_one_replica_holds": LEADERS_KILLED,
     "seal_at_the_shortest": LEADERS_KILLED,
     "lose_without_a_word": LEADERS_CUT_OFF,
-    "name_positions_too_early": RESTLESS,
     "commit_alone": RAFT_LEADERS_CUT_OFF,
-    "write_unconditionally": replace(
-        BUSY, partitions=1, state_rate=3.0, move_rate=3.0, block_age_ms=600, kill_rate=0.3
-    ),
     "forget_the_intent": replace(BUSY, zkserver_rate=1.0),
     "drop_the_intent": replace(BUSY, kill_rate=0.8),
     "seal_before_the_end": replace(BUSY, isolate_rate=0.0, zkserver_rate=0.0),
-    "ignore_the_epoch": replace(QUIET, modes=(-1, 1), isolate_rate=0.4, state_rate=0.5, block_age_ms=600, partitions=3),
 }
 
 
@@ -44,11 +39,9 @@ CAUGHT_BY = {
     "drop_the_intent": {"IntentFirst"},
     "forget_the_intent": {"Liveness"},
     "lose_without_a_word": {"LossIsCounted"},
-    "name_positions_too_early": {"CursorNeverGoesBack"},
     "seal_at_the_shortest": {"ReadStays", "OneValuePerOffset"},
     "seal_before_the_end": {"NoAckedLoss", "ReadStays", "OneValuePerOffset", "Liveness"},
     "show_what_one_replica_holds": {"ReadStays", "OneValuePerOffset"},
-    "write_unconditionally": {"IntentFirst", "ReadStays", "ChainAdjoins"},
 }
 
 

@@ -7,16 +7,17 @@ own, in parts that each fit into one batch of the dead-letter topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from clymq.broker.active_block import ActiveBlock
 from clymq.broker.hosting import HostedPartition
 from clymq.broker.subscriptions.leases import GroupLeases, Offer, Taken
-from clymq.broker.subscriptions.spans import Span
+from clymq.broker.subscriptions.spans import Span, outside
 from clymq.clock import Clock
-from clymq.errors import ClymqError
-from clymq.replication.cursors import Refused
+from clymq.errors import ClymqError, Overloaded
+from clymq.replication.cursors import DEAD_LETTERS_MAX, Refused
 from clymq.replication.entries import EndedLease, Range, Timeout
 
 # Pause before an entry that could not be written is tried again.
@@ -43,12 +44,15 @@ class Endings:
         *,
         changed: Callable[[str], None],
         dead: Callable[[], None],
+        is_current: Callable[[str, GroupLeases], bool],
     ) -> None:
+        """`is_current`: whether a group's table is still the one that counts; a reset makes another."""
         self._partition = partition
         self._block = block
         self._clock = clock
         self._changed = changed
         self._dead = dead
+        self._is_current = is_current
         self.retry_at = 0.0
         """What could not be written is not tried again before this."""
 
@@ -86,10 +90,12 @@ class Endings:
     def _came_back(self, name: str, group: GroupLeases, spans: Iterable[Span], until: float | None) -> None:
         """It is counted: what came back too often is given up, the rest is free or waits."""
         cursor = self._block.machine.cursor(name)
-        if cursor is None:
+        if cursor is None or not self._is_current(name, group):
             return
         for span in spans:
-            for segment in cursor.unfinished(*span):
+            unfinished = cursor.unfinished(*span)
+            group.buried(outside([Span(each.start, each.end) for each in unfinished], *span))
+            for segment in unfinished:
                 part = Span(segment.start, segment.end)
                 if self.is_worn(segment.deliveries):
                     self._bury_some(name, group, part, segment.deliveries)
@@ -103,6 +109,10 @@ class Endings:
 
     def reject(self, name: str, group: GroupLeases, taken: Taken, reason: str, answer: Answer) -> None:
         """Give up what a consumer rejects; answered when all of it is in the log, or with what went wrong."""
+        if sum(self._count(piece.span) for piece in taken.pieces) > DEAD_LETTERS_MAX:
+            group.not_settled(taken)
+            answer(Overloaded("more is rejected than dead letters can wait", hint="reject fewer at a time"))
+            return
         parts = [(part, piece.lease.deliveries) for piece in taken.pieces for part in self._parts(piece.span)]
         outcomes: list[object] = []
 
@@ -116,16 +126,25 @@ class Endings:
 
     def _bury_some(self, name: str, group: GroupLeases, span: Span, deliveries: int) -> None:
         """Give up a range that is settling; of a long one a part at a time."""
-        parts = self._parts(span)
-        for part in parts[:BURIALS_MAX]:
+        parts = list(islice(self._parts(span), BURIALS_MAX))
+        if parts[-1].end < span.end:
+            group.settled([Span(parts[-1].end, span.end)], until=self.until(RETRY_MS))
+        for part in parts:
             self._bury(name, group, part, f"delivered {deliveries} times", deliveries, _ignore)
-        group.settled(parts[BURIALS_MAX:], until=self.until(RETRY_MS))
 
-    def _parts(self, span: Span) -> list[Span]:
+    def _parts(self, span: Span) -> Iterator[Span]:
         """Cut a range so that each part fits into one batch, whatever its messages are."""
+        step = self._step
+        return (Span(at, min(at + step, span.end)) for at in range(span.start, span.end, step))
+
+    def _count(self, span: Span) -> int:
+        """Return how many parts a range has."""
+        return -(-(span.end - span.start) // self._step)
+
+    @property
+    def _step(self) -> int:
         config = self._partition.config
-        count = max(1, config.batch_bytes_max // (config.message_bytes_max + LETTER_BYTES))
-        return [Span(at, min(at + count, span.end)) for at in range(span.start, span.end, count)]
+        return max(1, config.batch_bytes_max // (config.message_bytes_max + LETTER_BYTES))
 
     def _bury(self, name: str, group: GroupLeases, span: Span, reason: str, deliveries: int, answer: Answer) -> None:
         def answered(outcome: object) -> None:

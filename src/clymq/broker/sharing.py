@@ -12,6 +12,7 @@ was handed the leases, unless this one crashed.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
@@ -48,6 +49,12 @@ LOCATE_MS_MAX: Final = 2_000.0
 # Messages in one lease whose bytes are elsewhere, where the consumer has not said how many it wants.
 REMOTE_MESSAGES_MAX: Final = 1_000
 MESSAGES_MAX: Final = 2**31
+# What a request may ask for: more would hold up the broker, or be no number that can be handed over.
+RANGES_MAX: Final = 10_000
+LEASE_MS_MAX: Final = 86_400_000
+DELAY_MS_MAX: Final = 365 * 86_400_000
+# A holder of an ordered group that has nothing and asks for nothing for so many heartbeats has given it up.
+HELD_HEARTBEATS: Final = 3
 
 
 class Around(Protocol):
@@ -77,19 +84,28 @@ class Sharing(Listener):
         self._clock = around.clock
         self._groups: dict[str, GroupLeases] = {}
         self._takers: dict[str, dict[Taker, None]] = {}
-        self._resetting: set[str] = set()
+        self._resetting: Counter[str] = Counter()
+        self._serving: dict[str, bool] = {}
+        """Groups that are being served, and whether something has changed meanwhile."""
         self._next_number = 1
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._locating = False
-        self._endings = Endings(partition, block, around.clock, changed=self._changed, dead=lambda: around.dead(self))
+        self._endings = Endings(
+            partition,
+            block,
+            around.clock,
+            changed=self._changed,
+            dead=lambda: around.dead(self),
+            is_current=lambda name, group: self._groups.get(name) is group,
+        )
 
     # --- What consumers ask ---
 
     def pull(self, call: Call) -> None:
         """Answer with leases, as soon as there are any."""
         self.block.check_sharing()
-        pull = WaitingPull(call, self._clock, self.forget)
+        pull = WaitingPull(call, self._clock, self.forget, self.partition.config.batch_bytes_max)
         self.join(pull)
         if not pull.bytes_max:
             return
@@ -102,6 +118,9 @@ class Sharing(Listener):
     def join(self, taker: Taker) -> None:
         """Give a taker what there is, now and whenever there is more."""
         self._prepared(taker.group)
+        _check_ms("lease_ms", taker.lease_ms, LEASE_MS_MAX)
+        if taker.messages_max < 0:
+            raise InvalidRequest(f"messages_max {taker.messages_max} is negative")
         if sum(map(len, self._takers.values())) >= self.partition.config.waiting_pulls_max:
             raise Overloaded(f"too many wait for messages of {self._name}", hint="use fewer consumers")
         self._takers.setdefault(taker.group, {})[taker] = None
@@ -120,7 +139,7 @@ class Sharing(Listener):
         request: Ack = call.request
         self.block.check_sharing()
         cursor = self._prepared(request.group)
-        group = self._group(request.group, cursor)
+        group = self._table_of(request)
         taken = group.take_to_ack(cursor, request.consumer, request.leases, _spans(request.ranges))
         spans = list(taken.spans)
         if not spans:
@@ -147,7 +166,8 @@ class Sharing(Listener):
         """Have what is named delivered again."""
         request: Nack = call.request
         self.block.check_sharing()
-        group = self._group(request.group, self._prepared(request.group))
+        _check_ms("delay_ms", request.delay_ms, DELAY_MS_MAX)
+        group = self._table_of(request)
         taken = group.take_to_end(request.consumer, request.leases, _spans(request.ranges))
         if request.unread:
             group.settled(taken.spans, until=self._endings.until(request.delay_ms))
@@ -168,7 +188,7 @@ class Sharing(Listener):
         self.block.check_sharing()
         if not self._endings.has_dead_letters:
             raise InvalidRequest(f"{self.partition.topic} holds dead letters and has none of its own", hint="ack it")
-        group = self._group(request.group, self._prepared(request.group))
+        group = self._table_of(request)
         taken = group.take_to_end(request.consumer, request.leases, _spans(request.ranges))
         if not taken.pieces:
             _answer(call, taken)
@@ -180,7 +200,8 @@ class Sharing(Listener):
         """Let leases last longer."""
         request: Extend = call.request
         self.block.check_sharing()
-        group = self._group(request.group, self._prepared(request.group))
+        _check_ms("lease_ms", request.lease_ms, LEASE_MS_MAX)
+        group = self._table_of(request)
         lease_ms = request.lease_ms or self.partition.config.lease_ms
         unknown = group.extend(request.consumer, request.leases, self._clock.monotonic_ms() + lease_ms)
         _answer(call, Taken(unknown=unknown))
@@ -251,12 +272,12 @@ class Sharing(Listener):
 
     def resets(self, group: str) -> None:
         """A group is being set to another place: what it has out is void from now on."""
-        self._resetting.add(group)
+        self._resetting[group] += 1
         self._groups.pop(group, None)
 
     def was_reset(self, group: str) -> None:
         """It is there, or stays where it was."""
-        self._resetting.discard(group)
+        self._resetting -= Counter({group: 1})
         self._groups.pop(group, None)
         if self.leading:
             self.serve(group)
@@ -282,31 +303,36 @@ class Sharing(Listener):
         cursor = self.block.machine.cursor(name)
         if cursor is None or name not in self._takers or not self.leading or name in self._resetting:
             return
+        if name in self._serving:
+            self._serving[name] = True  # whoever does it looks again: what it has found may not be there any more
+            return
+        self._serving[name] = True
         try:
             self.block.check_sharing()
-            served = True
-            while served:
-                served = False
+            while self._serving[name]:
+                self._serving[name] = False
                 for taker in list(self._takers.get(name, ())):
-                    served |= self._serve_one(taker, cursor)
+                    if self._serve_one(taker, cursor):
+                        self._serving[name] = True
         except ClymqError as error:
             log.debug("%s: group %s is not served: %s", self._name, name, error)
+        finally:
+            del self._serving[name]
         self._arm()
 
     def _serve_one(self, taker: Taker, cursor: Cursor) -> bool:
         """Give one taker what it takes; return whether to look again, because something has changed by that."""
         group = self._group(taker.group, cursor)
-        if not taker.bytes_max or taker not in self._takers.get(taker.group, ()):
-            return False
-        if not group.admit(taker.consumer, ordered=taker.ordered):
+        is_waiting = taker.bytes_max and taker in self._takers.get(taker.group, ())
+        if not is_waiting or not self._admits(group, taker):
             return False
         offers = group.offers(cursor, self.block.end, taker.messages_max or MESSAGES_MAX)
         worn = [offer for offer in offers if self._endings.is_worn(offer.deliveries)]
         if worn:
             self._endings.give_up(taker.group, group, worn)
-            offers = [offer for offer in offers if not self._endings.is_worn(offer.deliveries)]
+            return True
         if not offers:
-            return bool(worn)
+            return False
         found = read_here(self.partition, offers[0].start, taker.bytes_max)
         if found is not None:
             leased = self._lease(group, taker, offers, found.end)
@@ -318,6 +344,20 @@ class Sharing(Listener):
             return self._give(group, taker, leased, locator.block, None, locator)
         self._locate(taker.group, offers[0].start)
         return False
+
+    def _admits(self, group: GroupLeases, taker: Taker) -> bool:
+        """Whether a taker may have something; of an ordered group the holder only, as long as it does hold it."""
+        now, holder = self._clock.monotonic_ms(), group.holder
+        if taker.ordered and holder not in {None, taker.consumer}:
+            if any(each.consumer == holder for each in self._takers.get(taker.group, ())):
+                group.held_at = now
+            elif group.let_go(now - self._held_ms):
+                log.info("%s: group %s goes from %s to %s", self._name, taker.group, holder, taker.consumer)
+        return group.admit(taker.consumer, ordered=taker.ordered, now=now)
+
+    @property
+    def _held_ms(self) -> float:
+        return HELD_HEARTBEATS * self.partition.config.consumer_heartbeat_ms
 
     def _lease(self, group: GroupLeases, taker: Taker, offers: Iterable[Offer], end: int) -> list[Any]:
         """Lease what of the offers lies below `end`."""
@@ -393,9 +433,11 @@ class Sharing(Listener):
     def _arm(self) -> None:
         """Wake up when the next lease or delay ends."""
         times = [at for at in (group.next_at() for group in self._groups.values()) if at is not None]
+        now = self._clock.monotonic_ms()
+        waited_for = [group.held_at for name, group in self._groups.items() if self._is_waited_for(name)]
+        times += [max(held_at + self._held_ms, now + RETRY_MS) for held_at in waited_for]
         if not times or not self.leading:
             return
-        now = self._clock.monotonic_ms()
         at = max(min(times), now, self._endings.retry_at)
         if self._timer is not None:
             if self._timer_at <= at:
@@ -403,6 +445,13 @@ class Sharing(Listener):
             self._timer.cancel()
         self._timer_at = at
         self._timer = self._clock.call_later(at - now, self._look)
+
+    def _is_waited_for(self, name: str) -> bool:
+        """Whether others wait for an ordered group whose holder has nothing and asks for nothing."""
+        group, takers = self._groups[name], self._takers.get(name)
+        if not takers or group.holder is None or group.is_held:
+            return False
+        return all(taker.consumer != group.holder for taker in takers)
 
     def _look(self) -> None:
         """End what is over. What cannot be written is tried again: it is the log that must know."""
@@ -444,6 +493,13 @@ class Sharing(Listener):
             group = self._groups[name] = self._new_group(cursor)
         return group
 
+    def _table_of(self, request: Ack | Nack | Reject | Extend) -> GroupLeases:
+        """Return the group that a consumer speaks of; whoever holds it and says something still does."""
+        group = self._group(request.group, self._prepared(request.group))
+        if group.holder == request.consumer:
+            group.held_at = self._clock.monotonic_ms()
+        return group
+
     def _new_group(self, cursor: Cursor) -> GroupLeases:
         return GroupLeases(cursor.low, leases_max=self.partition.config.leases_max)
 
@@ -464,9 +520,16 @@ def _answer(call: Call, taken: Taken, outcome: object = None) -> None:
 def _spans(ranges: Iterable[OffsetRange]) -> list[Span]:
     """Return ranges of a request, ascending and disjoint."""
     given = list(ranges)
+    if len(given) > RANGES_MAX:
+        raise InvalidRequest(f"{len(given)} ranges; at most {RANGES_MAX} can be named at once")
     if any(not 0 <= each.start < each.end for each in given):
         raise InvalidRequest("a range is empty or negative")
     return list(Spans((each.start, each.end) for each in given))
+
+
+def _check_ms(what: str, given: int, most: int) -> None:
+    if not 0 <= given <= most:
+        raise InvalidRequest(f"{what} {given} is not between 0 and {most}")
 
 
 def _ranges(spans: Iterable[Span]) -> tuple[entries.Range, ...]:

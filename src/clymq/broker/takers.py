@@ -70,7 +70,8 @@ class Taker(Protocol):
 class WaitingPull:
     """A `Pull` of a group. `over` is called when it is answered, or nobody waits for it any more."""
 
-    def __init__(self, call: Call, clock: Clock, over: Callable[[WaitingPull], None]) -> None:
+    def __init__(self, call: Call, clock: Clock, over: Callable[[WaitingPull], None], bytes_max: int) -> None:
+        """`bytes_max`: what an answer can carry, however much is asked for."""
         request: Pull = call.request
         self.group = request.group
         self.consumer = request.consumer
@@ -78,7 +79,7 @@ class WaitingPull:
         self.lease_ms = request.lease_ms
         self.ordered = request.ordered
         self.wait_ms_max = request.wait_ms_max
-        self._bytes_max = max(1, request.bytes_max)
+        self._bytes_max = max(1, min(request.bytes_max, bytes_max))
         self._call = call
         self._clock = clock
         self._over = over

@@ -100,6 +100,6 @@ def list_subscriptions(asker: Asker, topic: str) -> None:
 
 def _show(asker: Asker, groups: list[dict[str, Any]]) -> None:
     if asker.as_json:
-        click.echo(json_text({"groups": groups}))
+        click.echo(json_text(groups))
     elif groups:
         show_table(GROUP_COLUMNS, [[each[column] for column in GROUP_COLUMNS] for each in groups])

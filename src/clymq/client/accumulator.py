@@ -152,6 +152,10 @@ class Accumulator:
         if not draft.closed:
             self._close(draft)
 
+    def open_draft(self, topic: str, partition: str) -> Draft | None:
+        """Return the draft of a partition that is being filled, if there is one."""
+        return self._open.get((topic, partition))
+
     def next_due_ms(self) -> float | None:
         """Return when the oldest draft is due; None if there is none."""
         oldest = next(iter(self._open.values()), None)

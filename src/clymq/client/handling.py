@@ -32,7 +32,8 @@ PULL_SECONDS: Final = 1.0
 # After the first failure, and at most.
 RETRY_SECONDS_MIN: Final = 0.1
 RETRY_SECONDS_MAX: Final = 30.0
-LOOK_MS: Final = 1000.0
+# Leases are looked at this often; those of less than twice this cannot be kept.
+LOOK_MS: Final = 250.0
 ACKS_UNDER_WAY_MAX: Final = 1000
 
 

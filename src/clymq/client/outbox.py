@@ -2,6 +2,10 @@
 
 A draft is known from its first message until its fate is: stored, refused, or given up. Then everybody who waits for it
 is told, once, and its bytes are free again.
+
+A draft lingers for company, but not when somebody waits for it and nothing of its partition is on its way: then it
+leaves with what else comes in the same turn of the event loop. While something is, the next one fills, and leaves when
+that is settled. So a single push takes as long as the broker does, and many at a time share batches all the same.
 """
 
 from __future__ import annotations
@@ -64,6 +68,7 @@ class Outbox:
         self._unsettled: dict[Draft, None] = {}
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._linger: Timer | None = None
+        self._hastened: dict[Draft, None] = {}
         self._unreported: ClymqError | None = None
 
     @property
@@ -157,6 +162,21 @@ class Outbox:
             self.on_closed(draft)
             self.sender(draft.topic, draft.partition).offer(draft)
 
+    def hasten(self, draft: Draft) -> None:
+        """Somebody waits for this draft: do not let it linger unless its partition is busy."""
+        self.hand_over()
+        if draft.closed or not self.sender(draft.topic, draft.partition).is_idle:
+            return
+        if not self._hastened:  # not at once: more may come in this turn of the event loop
+            asyncio.get_running_loop().call_soon(self._send_hastened)
+        self._hastened[draft] = None
+
+    def _send_hastened(self) -> None:
+        hastened, self._hastened = self._hastened, {}
+        for draft in hastened:
+            self._accumulator.close(draft)
+        self.hand_over()
+
     def send_now(self) -> None:
         """Close every draft, however young, and send it."""
         self._accumulator.close_all()
@@ -229,6 +249,9 @@ class Outbox:
         else:
             self.report(outcome, unawaited=draft.unawaited)
         self.tell_room()
+        following = self._accumulator.open_draft(draft.topic, draft.partition)
+        if following is not None and following.listeners:
+            self.hasten(following)
 
     def _call_back(self, told: Receipts | ClymqError) -> None:
         if self._on_delivery is not None:

@@ -123,7 +123,7 @@ class AsyncProducer:
                 stored.set_exception(outcome)
 
         draft.listeners.append(tell)
-        self._outbox.hand_over()
+        self._outbox.hasten(draft)
         delivery = await stored
         offset = None if delivery.base_offset is None else delivery.base_offset + position
         time_us = draft.opened.wall_us if timestamp is None else timestamp

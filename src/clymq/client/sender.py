@@ -87,6 +87,11 @@ class PartitionSender:
 
     # --- What the producer asks ---
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way, or waits for that."""
+        return not (self._queue or self._unanswered)
+
     def offer(self, draft: Draft) -> None:
         """Send a closed draft, after those before it."""
         self._queue.append(draft)

@@ -110,31 +110,56 @@ def test_a_query_goes_on_when_leaders_of_what_it_reads_and_writes_are_killed(
     writer = rows.writeStream.format("clymq").option("bootstrap.servers", cluster.bootstrap).option("topic", target)
     writer = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds")
     query = start_query(writer)
-    pusher = threading.Thread(target=push_slowly, args=(queue, source))
+    pusher = Pusher(queue, source)
     pusher.start()
     try:
         for topic in (source, target):
-            seen = end_of(queue, target)
-            until(lambda seen=seen: end_of(queue, target) > seen)
+            until_it_grows(queue, target)
             name = cluster.leader(topic, "a")
             cluster.kill(name)
-            seen = end_of(queue, target)
-            until(lambda seen=seen: end_of(queue, target) > seen)
+            until_it_grows(queue, target)
             cluster.start(name)
-        pusher.join(SECONDS_MAX)
-        until(lambda: end_of(queue, target) >= MESSAGES or not query.isActive)
+        sent = pusher.finish()
+        until(lambda: end_of(queue, target) >= sent or not query.isActive)
         assert query.exception() is None
     finally:
+        pusher.finish()
         query.stop()
-        pusher.join(SECONDS_MAX)
-    assert values_of(queue, target) == list(range(MESSAGES))
+    assert values_of(queue, target) == list(range(sent))
 
 
-def push_slowly(queue: Queue, topic: str) -> None:
-    """Push over about half a minute, through whatever happens."""
-    for start in range(0, MESSAGES, MESSAGES // 60):
-        queue.push(topic, [b"%d" % number for number in range(start, start + MESSAGES // 60)])
-        time.sleep(0.4)
+class Pusher(threading.Thread):
+    """Pushes numbers, a few at a time and through whatever happens, until it is told to finish."""
+
+    def __init__(self, queue: Queue, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._queue, self._topic = queue, topic
+        self._finish = threading.Event()
+        self._sent = 0
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._finish.wait(0.3):
+                numbers = range(self._sent, self._sent + 100)
+                self._queue.push(self._topic, [b"%d" % number for number in numbers])
+                self._sent += 100
+        except Exception as error:  # noqa: BLE001 it is raised where somebody looks
+            self._error = error
+
+    def finish(self) -> int:
+        """Return how many were pushed."""
+        self._finish.set()
+        self.join(SECONDS_MAX)
+        if self._error is not None:
+            raise self._error
+        assert not self.is_alive()
+        return self._sent
+
+
+def until_it_grows(queue: Queue, topic: str) -> None:
+    seen = end_of(queue, topic)
+    until(lambda: end_of(queue, topic) > seen)
 
 
 def end_of(queue: Queue, topic: str) -> int:

@@ -13,7 +13,7 @@ from clymq.broker.endings import BURIALS_MAX
 from clymq.broker.sharing import RANGES_MAX, Sharing
 from clymq.clock import ManualClock
 from clymq.config import Config
-from clymq.errors import ClymqError, InvalidRequest, NotReady, Overloaded
+from clymq.errors import ClymqError, InvalidRequest, Overloaded
 from clymq.protocol.broker import Ack, Extend, Lease, Nack, OffsetRange, Pull, Reject
 from clymq.replication import entries
 from clymq.replication.cursors import DEAD_LETTERS_MAX, Cursor, Groups
@@ -96,7 +96,6 @@ class World:
         self.clock = ManualClock()
         self.log = Log(end)
         self.log.groups.apply(entries.Prepare(group=GROUP, offset=0))
-        self.gone_before = 0
         partition = SimpleNamespace(topic="t", name="0", uid="u", config=Config(**config), sealed={}, active=self.log)
         around = SimpleNamespace(
             clock=self.clock,
@@ -135,23 +134,19 @@ def _bytes_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_log_refuses_to_bury_is_not_leased_twice_meanwhile() -> None:
-    world = World(end=6, delivery_count_max=2)
-    world.fail(1, messages=1)
-    leases = world.pull(messages_max=1).leases
+    world = World(end=6, delivery_count_max=1)
+    world.log.groups.apply(entries.Timeout(ended=(entries.EndedLease(GROUP, entries.Range(0, 1)),)))
     world.log.refusal = Overloaded("the log is full")
-    first, second = world.pull("one", messages_max=1, wait_ms_max=50_000), None
-    assert first.ranges == [(1, 2)]
-    world.log.refusal = None
-    world.ask(Nack, leases)
-    world.log.written[0][0]
+    assert world.pull("one").ranges == [(1, 6)]
+    assert world.pull("two").ranges == []
+
+
+def test_many_that_the_log_refuses_to_bury_are_no_matter() -> None:
+    world = World(end=2_000, delivery_count_max=1)
+    worn = tuple(entries.EndedLease(GROUP, entries.Range(at, at + 1)) for at in range(0, 1_600, 2))
+    world.log.groups.apply(entries.Timeout(ended=worn))
     world.log.refusal = Overloaded("the log is full")
-    entry, answer = world.log.written.pop(0)
-    answer(world.log.groups.apply(entry))  # worn by now, and it cannot be buried
-    world.clock.advance(2_000)
-    takers = [world.pull(name, messages_max=5, wait_ms_max=50_000) for name in ("two", "three")]
-    given = [each for taker in takers for each in (taker.ranges if taker.outcomes else [])]
-    del second
-    assert given == [(2, 6)]
+    assert world.pull("one").leases
 
 
 def test_a_lease_that_ends_over_what_is_finished_meanwhile_does_not_hold_up_an_ordered_group() -> None:
@@ -264,24 +259,3 @@ def test_the_holder_of_an_ordered_group_that_waits_keeps_it() -> None:
     world.sharing.advanced()
     assert other.ranges == [(0, 2)]
     assert waiting.outcomes == []
-
-
-def test_an_ack_of_many_leases_and_ranges_does_not_look_at_each_with_each() -> None:
-    world = World(end=1000)
-    leases = tuple(lease for _ in range(500) for lease in world.pull(messages_max=1).leases)
-    ranges = tuple(lease.range for lease in leases[::2])
-    asked = world.ask(Ack, leases, ranges=ranges)
-    world.log.apply()
-    assert not isinstance(asked.outcomes[0], ClymqError)
-    assert {lease for lease, *_ in []} == set()
-
-
-def test_not_ready_is_told_and_nothing_is_leased() -> None:
-    world = World()
-    world.log.check_sharing = _not_ready  # type: ignore[method-assign]
-    with pytest.raises(NotReady):
-        world.pull()
-
-
-def _not_ready() -> None:
-    raise NotReady("not yet")

@@ -91,12 +91,39 @@ def test_a_batch_leaves_when_it_has_lingered() -> None:
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
         await producer.push("t", b"warm")
         began = cluster.clock.monotonic_ms()
-        pushing = asyncio.create_task(producer.push("t", b"x"))
+        producer.send("t", b"x")
         await until(lambda: cluster.asked["Push"] == 2, cluster.clock)
         assert 40 <= cluster.clock.monotonic_ms() - began < 60
-        await pushing
 
     producing(main, linger_ms=40)
+
+
+def test_a_push_does_not_linger_when_nothing_is_on_its_way() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        producer.send("t", b"lingers")
+        await producer.push("t", b"warm")
+        began = cluster.clock.monotonic_ms()
+        for number in range(10):
+            await producer.push("t", b"%d" % number)
+        assert cluster.clock.monotonic_ms() - began < 1000
+        assert cluster.topics["t"]["0"].values() == [b"lingers", b"warm", *(b"%d" % n for n in range(10))]
+
+    producing(main, linger_ms=60_000)
+
+
+def test_pushes_gather_while_another_is_on_its_way_and_leave_when_it_is_stored() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.push("t", b"warm")
+        pushing = [asyncio.create_task(producer.push("t", b"first"))]
+        for number in range(5):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            pushing.append(asyncio.create_task(producer.push("t", b"%d" % number)))
+        await asyncio.gather(*pushing)
+        assert cluster.asked["Push"] == 3
+        assert cluster.topics["t"]["0"].values()[2:] == [b"%d" % n for n in range(5)]
+
+    producing(main, linger_ms=60_000)
 
 
 def test_a_full_batch_does_not_linger() -> None:

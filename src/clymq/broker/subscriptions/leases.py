@@ -20,6 +20,7 @@ The clock is the leader's monotonic one, in milliseconds, and comes with each ca
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -85,6 +86,8 @@ class GroupLeases:
     def __init__(self, low: int, *, leases_max: int) -> None:
         self.holder: str | None = None
         """Of an ordered group: the consumer that has the partition to itself."""
+        self.held_at = 0.0
+        """When the holder was last seen to ask, or to have something."""
         self._ordered = False
         self._leases_max = leases_max
         self._begin(low)
@@ -134,13 +137,27 @@ class GroupLeases:
 
     # --- Leasing ---
 
-    def admit(self, consumer: str, *, ordered: bool) -> bool:
+    @property
+    def is_held(self) -> bool:
+        """Whether the holder of an ordered group has something, or acks it right now."""
+        return bool(self._acking) or self.holder in self._of_consumer
+
+    def let_go(self, before: float) -> bool:
+        """Have no holder, if the one that there is has nothing and has not asked since a time; return whether."""
+        if self.holder is None or self.is_held or self.held_at > before:
+            return False
+        self.holder = None
+        return True
+
+    def admit(self, consumer: str, *, ordered: bool, now: float = 0.0) -> bool:
         """Say whether a consumer may have something at all; the first to ask an ordered group holds it from then on."""
         self._ordered = ordered
         if not ordered:
             self.holder = None
         elif self.holder is None:
             self.holder = consumer
+        if self.holder == consumer:
+            self.held_at = now
         return self.holder in {None, consumer}
 
     def offers(self, cursor: Cursor, end: int, messages_max: int) -> list[Offer]:
@@ -340,7 +357,8 @@ class GroupLeases:
             if lease is None or lease.consumer != consumer:
                 taken.unknown.append(number)
             elif ranges:
-                taken.pieces += [Piece(lease, span) for each in ranges for span in self._cut(lease, *each)]
+                near = _overlapping(ranges, lease.left.start, lease.left.end)
+                taken.pieces += [Piece(lease, span) for each in near for span in self._cut(lease, *each)]
             else:
                 self._remember(lease)
                 taken.pieces += [Piece(lease, span) for span in self._cut(lease, lease.left.start, lease.left.end)]
@@ -399,6 +417,7 @@ class GroupLeases:
         """Go on with what another leader had out, as far as the cursor does not count it as finished."""
         self._begin(cursor.low)
         self.holder = handed.holder or None
+        self.held_at = now
         self._ordered = bool(handed.holder)
         out = Spans()
         for each in handed.leases:
@@ -425,3 +444,9 @@ class GroupLeases:
         for part in found:
             out.add(*part)
         return found
+
+
+def _overlapping(spans: Sequence[Span], start: int, end: int) -> Sequence[Span]:
+    """Return those of some spans, which ascend and are disjoint, that have anything of [start, end)."""
+    first = bisect_right(spans, start, key=lambda span: span.end)
+    return spans[first : bisect_left(spans, end, lo=first, key=lambda span: span.start)]

@@ -86,18 +86,9 @@ def show_what_only_the_leader_has() -> Patches:
     return [(Holders, "__init__", init)]
 
 
-def ignore_epochs_and_sessions() -> Patches:
-    """A fetch leader goes on for ever: without a session with the store, and though it was fenced."""
-
-    def fence(self: FetchDriver, _: int, answer: Any, *, source: str = "") -> None:
-        del source
-        self._end.tell(answer)
-
-    return [
-        (FetchLeader, "_unconfirmed", lambda self: None),
-        (FetchDriver, "lose_session", lambda self: None),
-        (FetchDriver, "fence", fence),
-    ]
+def ignore_sessions() -> Patches:
+    """A fetch leader goes on without a session with the store, beside the one that was put in its place."""
+    return [(FetchLeader, "_unconfirmed", lambda self: None), (FetchDriver, "lose_session", lambda self: None)]
 
 
 def let_zombies_write() -> Patches:
@@ -188,7 +179,7 @@ OF_BROKERS: Final[dict[str, Callable[[], Patches]]] = {
         ack_before_fsync,
         serve_uncommitted,
         show_what_only_the_leader_has,
-        ignore_epochs_and_sessions,
+        ignore_sessions,
         let_zombies_write,
         never_deduplicate,
         forget_commits,

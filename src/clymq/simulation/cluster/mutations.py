@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
 
-import msgspec
-
 from clymq.broker.broker import Broker
 from clymq.controller import sealing
 from clymq.controller.chains import View
@@ -19,17 +17,12 @@ from clymq.controller.moves import Moves
 from clymq.controller.repair import Repair
 from clymq.controller.roster import Roster
 from clymq.controller.sealing import Ended, Sealing
-from clymq.metadata.chain import Active, Chain
-from clymq.metadata.nodes import NowBlock, Partition, Pending, SealedBlock, encode
-from clymq.metadata.reading import Versioned
-from clymq.metadata.store import ANY_VERSION, Put
-from clymq.protocol.broker import CommittedOffset
+from clymq.metadata.nodes import Pending, changed
 from clymq.protocol.hosting import BlockClosed
 from clymq.raft.leader import Leader
 from clymq.replication.fetch_driver import FetchDriver
 from clymq.replication.fetch_holders import Holders
 from clymq.replication.fetch_leader import FetchLeader
-from clymq.rpc.peer import Call
 
 Patches = list[tuple[Any, str, Any]]
 
@@ -77,9 +70,7 @@ def drop_the_intent() -> Patches:
             return await original(self, view, roster)
         except Exception:
             partition = view.partition
-            await self._chains.of(*view.key).put(
-                msgspec.structs.replace(partition.value, pending=None), partition.version
-            )
+            await self._chains.of(*view.key).put(changed(partition.value, pending=None), partition.version)
             raise
 
     return [(Moves, "_prepare", prepare)]
@@ -92,26 +83,9 @@ def seal_before_the_end() -> Patches:
     def ended(view: View, broker: str, closed: BlockClosed, **fields: Any) -> Ended:
         found = original(view, broker, closed, **fields)
         end = max(found.block.start, found.block.end - 1)
-        return found._replace(block=msgspec.structs.replace(found.block, end=end))
+        return found._replace(block=changed(found.block, end=end))
 
     return [(sealing, "_ended", ended)]
-
-
-def write_unconditionally() -> Patches:
-    """A controller writes over whatever another one has written since it looked."""
-    original = Chain.move
-
-    async def put(self: Chain, partition: Partition, version: int) -> None:
-        del version
-        await self._store.commit([Put(self._paths.partition, encode(partition), ANY_VERSION)])
-
-    async def move(
-        self: Chain, partition: Versioned[Partition], active: Active, now: NowBlock, sealed: SealedBlock | None
-    ) -> None:
-        unversioned = active._replace(block=active.block._replace(version=ANY_VERSION))
-        await original(self, partition._replace(version=ANY_VERSION), unversioned, now, sealed)
-
-    return [(Chain, "put", put), (Chain, "move", move)]
 
 
 def seal_at_the_shortest() -> Patches:
@@ -125,18 +99,6 @@ def seal_at_the_shortest() -> Patches:
         return await original(self, view, pending, {name: fenced[name]}, *arguments)
 
     return [(Sealing, "_seal_at_furthest", seal)]
-
-
-def name_positions_too_early() -> Patches:
-    """A leader says how far a group has come before it knows, or when it has long been another's turn."""
-
-    def fetch_offset(self: Broker, call: Call) -> None:
-        request = call.request
-        owner = self._active(self.hosting.partition(request.topic, request.partition, request.uid))
-        owner.check_reading()
-        call.reply(CommittedOffset(owner.machine.position(request.group)))
-
-    return [(Broker, "_fetch_offset", fetch_offset)]
 
 
 def lose_without_a_word() -> Patches:
@@ -153,9 +115,7 @@ MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
         forget_the_intent,
         drop_the_intent,
         seal_before_the_end,
-        write_unconditionally,
         seal_at_the_shortest,
-        name_positions_too_early,
         lose_without_a_word,
     )
 }
