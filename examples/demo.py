@@ -5,6 +5,8 @@ acknowledgement: `xian` by a Raft majority, `shanghai` by the leader, `beijing` 
 the messages (point to point), two readers take them all (publish-subscribe). In the middle the broker that leads `xian`
 is killed (SIGKILL): the others elect a leader, everybody finds it, `clymq up` starts the dead one again. Then the way
 in which `xian` is replicated is changed twice, under load. At the end every message is counted.
+
+Then, where there is Spark, all of it goes through a streaming query that is killed too: `demo_spark`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from clymq import Ack, AsyncAdmin, AsyncConsumer, AsyncProducer, Messages, Mode
+from examples import demo_spark
 
 TOPIC = "phone_number"
 ACKS = {"xian": Ack.QUORUM, "shanghai": Ack.LEADER, "beijing": Ack.NONE}
@@ -90,6 +93,11 @@ def main() -> int:
     try:
         with cluster(folder) as bootstrap:
             summary = asyncio.run(story(bootstrap, folder))
+            why_not = "--no-spark was given" if arguments.no_spark else demo_spark.missing()
+            if why_not:
+                say(f"the part on Spark is left out: {why_not}")
+            else:
+                summary |= asyncio.run(demo_spark.story(bootstrap, TOPIC, MESSAGES, folder, say))
     finally:
         if not arguments.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +110,7 @@ def main() -> int:
         f"demo: sent {summary['sent']} received {summary['received']} lost {summary['lost']} "
         f"duplicated {summary['duplicated']} in {summary['seconds']} s"
     )
-    return 0 if summary["lost"] == summary["duplicated"] == 0 else 1
+    return 1 if any(summary.get(f"{part}{what}") for part in ("", "spark_") for what in ("lost", "duplicated")) else 0
 
 
 @contextmanager
