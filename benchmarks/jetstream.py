@@ -1,7 +1,7 @@
 """Another queue on the same machine: NATS JetStream, three servers, a stream of three replicas, synced at each message.
 
-`sync_interval: always` is its promise that is comparable with ack -1. One server alone syncs now and then, as it does by
-default: that is comparable with ack 1 and one replica. Server and client come from PyPI, by the extra `bench`; where
+`sync_interval: always` is its promise that is comparable with ack -1. One server alone syncs now and then, as it does
+by default: that is comparable with ack 1 and one replica. Server and client come from PyPI, by the extra `bench`; where
 they cannot be had there is nothing to compare with, and nothing is guessed.
 """
 

@@ -79,7 +79,7 @@ class Confluent:
         return turn
 
     async def produce_batch(self, load: Load) -> Turn:
-        """Call `produce_batch` for each thousand messages, then `flush`; the dicts that it wants are made by the way."""
+        """Call `produce_batch` for each thousand messages, then `flush`; it wants a dict for each."""
         producer = self._producer("write")
         watch = Watch()
         for _ in range(load.count // DISTINCT):

@@ -39,7 +39,10 @@ class Ours:
     # --- Producing ---
 
     async def send(self, load: Load) -> Turn:
-        """Call `send` for each message, `drain` when the buffer is full, then `flush`."""
+        """Call `send` for each message, `drain` when the buffer is full, then `flush`.
+
+        Every thousand messages the event loop gets its turn, as it does in a program that gets them from somewhere.
+        """
         async with AsyncProducer(self._bootstrap) as producer:
             await producer.push(WRITE, b"warm")
             send, some = producer.send, load.some
@@ -51,6 +54,7 @@ class Ours:
                     except BufferFull:
                         await producer.drain()
                         send(WRITE, value)
+                await asyncio.sleep(0)
             await producer.flush()
             return watch.stop(load.count)
 

@@ -13,11 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+# Taken out: servers would take it for a setting that they do not know.
+DATA = os.environ.pop("CLYMQ_BENCH_DATA", None)
+
 
 @contextlib.contextmanager
 def folder() -> Iterator[str]:
     """Make a folder for data, on the disk that `CLYMQ_BENCH_DATA` names or on that of the temporary folder."""
-    path = tempfile.mkdtemp(prefix="clymq-bench-", dir=os.environ.get("CLYMQ_BENCH_DATA"))
+    path = tempfile.mkdtemp(prefix="clymq-bench-", dir=DATA)
     try:
         yield path
     finally:

@@ -479,6 +479,25 @@ def test_only_one_consumer_at_a_time_has_an_ordered_partition(clients: Clients) 
     run(main())
 
 
+def test_an_ordered_partition_that_is_assigned_to_another_consumer_goes_on_there(clients: Clients) -> None:
+    async def main() -> None:
+        topic = new_topic()
+        async with clients.producer() as producer, clients.consumer() as one:
+            await producer.create_topic(topic, partitions=2)
+            for partition in ("0", "1"):
+                await producer.push(topic, b"first", partition=partition)
+            await one.subscribe(topic, ordered=True)
+            for message in await pulled(one, 2):
+                await one.ack(message)
+            async with clients.consumer() as other:
+                await other.subscribe(topic, ordered=True)
+                for partition in ("0", "1"):
+                    await producer.push(topic, b"second", partition=partition)
+                assert set(values(await pulled(other, 1))) == {b"second"}
+
+    run(main())
+
+
 @pytest.mark.parametrize("mode", SHARING)
 def test_several_topics_a_pattern_and_what_is_new_are_read(clients: Clients, mode: Mode) -> None:
     async def main() -> None:

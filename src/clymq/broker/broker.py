@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from clymq.broker.active_block import ActiveBlock, roll_due
@@ -55,7 +55,7 @@ from clymq.protocol.hosting import (
     SendPrepared,
     SetGroupPosition,
 )
-from clymq.protocol.verbs import Done
+from clymq.protocol.verbs import Done, Reply, Request
 from clymq.replication.entries import Commit, Prepare
 from clymq.rpc.handlers import answering
 from clymq.rpc.peer import Call
@@ -65,6 +65,7 @@ log = logging.getLogger("clymq.broker")
 
 ASK_MS = 5_000.0
 RETRY_MS = 200.0
+MIRRORED_AT_ONCE = 32
 
 
 class Broker(Reports):
@@ -96,6 +97,7 @@ class Broker(Reports):
         self._configured = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: dict[tuple[str, int], int] = {}
+        self._telling: dict[Request[Reply], Callable[[], bool]] = {}
         self.lost_messages: dict[str, int] = {}
         """By uid: what was acknowledged here and is in no block, since this process began."""
 
@@ -324,7 +326,7 @@ class Broker(Reports):
                 return False
             return partition.active is active
 
-        self._spawn(self._tell(report, still_true))
+        self._tell_until_heard(report, still_true)
 
     def whole(self, partition: HostedPartition, block: int) -> None:
         """A replica of a sealed block is whole: it may be counted on."""
@@ -339,17 +341,23 @@ class Broker(Reports):
             disk_id=self._disk_id,
             whole=True,
         )
-        self._spawn(self._tell(report, lambda: partition.sealed.get(block) is sealed))
+        self._tell_until_heard(report, lambda: partition.sealed.get(block) is sealed)
 
     def replica_down(self, partition: HostedPartition, block: int, reason: str) -> None:
         """A replica here is lost."""
         report = ReplicaDown(partition.topic, partition.name, partition.uid, block, self.name, self._disk_id, reason)
-        self._spawn(self._tell(report, lambda: partition.active is None or partition.active.number == block))
+
+        def still_true() -> bool:
+            if block in partition.sealed:
+                return not partition.sealed[block].whole
+            return partition.active is None or partition.active.number == block
+
+        self._tell_until_heard(report, still_true)
 
     def needs_move(self, partition: HostedPartition, block: int, reason: str) -> None:
         """A partition needs its next block."""
         report = RollBlock(partition.topic, partition.name, partition.uid, block, partition.epoch, self.name, reason)
-        self._spawn(self._tell(report, lambda: partition.active is not None and partition.active.number == block))
+        self._tell_until_heard(report, lambda: partition.active is not None and partition.active.number == block)
 
     def lost(self, partition: HostedPartition, block: int, messages: int) -> None:
         """Acknowledged messages are not in a sealed block; they are kept aside."""
@@ -364,10 +372,23 @@ class Broker(Reports):
             disk_id=self._disk_id,
             lost_messages=messages,
         )
-        self._spawn(self._tell(report, lambda: True))
+        self._tell_until_heard(report, lambda: True)
 
-    async def _tell(self, report: Any, still_true: Callable[[], bool]) -> None:
-        while still_true():
+    def _tell_until_heard(self, report: Request[Reply], still_true: Callable[[], bool]) -> None:
+        """Tell the controller; what comes up again before it was heard is still told once."""
+        is_told = report in self._telling
+        self._telling[report] = still_true
+        if not is_told:
+            self._spawn(self._tell(report))
+
+    async def _tell(self, report: Request[Reply]) -> None:
+        try:
+            await self._tell_while_true(report)
+        finally:
+            del self._telling[report]
+
+    async def _tell_while_true(self, report: Request[Reply]) -> None:
+        while self._telling[report]():
             try:
                 await self._controller.ask(report, timeout_ms=ASK_MS)
                 return
@@ -378,37 +399,64 @@ class Broker(Reports):
                 await pause(self._clock, RETRY_MS)
 
     async def _report_ends(self) -> None:
-        """Mirror how far the blocks that are led here have come, and their groups, about once a second."""
+        """Look about once a second at the blocks that are led here: roll what is due, mirror how far they have come.
+
+        Mirroring is a task of its own, and one answer that is late holds up neither a roll nor other blocks' ends.
+        """
+        mirroring: asyncio.Task[None] | None = None
         while True:
             await pause(self._clock, self._config.mirror_ms)
-            for partition in self.hosting.partitions:
-                active = partition.active
-                if active is None or active.leader != self.name:
-                    continue
+            led = self._led()
+            for partition, active in led:
                 self._roll_if_due(partition, active)
-                key = (partition.uid, active.number)
-                if self._told.get(key) == active.end:
-                    continue
-                report = UpdateDup(
-                    partition.topic, partition.name, partition.uid, active.number, self.name, active.end, leader=True
-                )
-                try:
-                    await self._controller.ask(report, timeout_ms=ASK_MS)
-                    self._told[key] = report.end
-                except ClymqError as error:
-                    log.debug("%s: an end is not mirrored: %s", self.name, error)
-            await self.consumption.tell_cursors()
+            if mirroring is None or mirroring.done():
+                mirroring = self._spawn(self._mirror(led))
+
+    def _led(self) -> list[tuple[HostedPartition, ActiveBlock]]:
+        led = []
+        for partition in self.hosting.partitions:
+            active = partition.active
+            if active is not None and active.leader == self.name:
+                led.append((partition, active))
+        return led
+
+    async def _mirror(self, led: Sequence[tuple[HostedPartition, ActiveBlock]]) -> None:
+        """Tell the ends that have changed since they were told last, and where the groups are."""
+        ends = {(partition.uid, active.number): active.end for partition, active in led}
+        self._told = {key: end for key, end in self._told.items() if key in ends}
+        reports = [
+            UpdateDup(partition.topic, partition.name, partition.uid, active.number, self.name, end, leader=True)
+            for (partition, active), (key, end) in zip(led, ends.items(), strict=True)
+            if self._told.get(key) != end
+        ]
+        room = asyncio.Semaphore(MIRRORED_AT_ONCE)
+        await asyncio.gather(*(self._mirror_end(report, room) for report in reports))
+        await self.consumption.tell_cursors()
+
+    async def _mirror_end(self, report: UpdateDup, room: asyncio.Semaphore) -> None:
+        async with room:
+            try:
+                await self._controller.ask(report, timeout_ms=ASK_MS)
+                self._told[report.uid, report.block] = report.end
+            except ClymqError as error:
+                log.debug("%s: an end is not mirrored: %s", self.name, error)
 
     def _roll_if_due(self, partition: HostedPartition, active: ActiveBlock) -> None:
         """Ask for the next block when this one is large or old; it goes on until the chain has moved."""
         early = int(partition.uid[:4] or "0", 16) / 0x10000
-        reason = roll_due(active.file, partition.config, self._clock.wall_us(), early)
+        try:
+            reason = roll_due(active.file, partition.config, self._clock.wall_us(), early)
+        except ClymqError as error:
+            # What is wrong with the file its own driver finds out; the other blocks' ends are still to be told.
+            log.warning("%s/%s: how old block %d is: %s", partition.topic, partition.name, active.number, error)
+            return
         if reason is not None and not active.machine.sealed:
             self.needs_move(partition, active.number, reason)
 
     # --- Tasks ---
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

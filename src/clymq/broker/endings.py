@@ -109,16 +109,20 @@ class Endings:
 
     def reject(self, name: str, group: GroupLeases, taken: Taken, reason: str, answer: Answer) -> None:
         """Give up what a consumer rejects; answered when all of it is in the log, or with what went wrong."""
-        if sum(self._count(piece.span) for piece in taken.pieces) > DEAD_LETTERS_MAX:
-            group.not_settled(taken)
-            answer(Overloaded("more is rejected than dead letters can wait", hint="reject fewer at a time"))
-            return
-        parts = [(part, piece.lease.deliveries) for piece in taken.pieces for part in self._parts(piece.span)]
+        parts: list[tuple[Span, int]] = []
         outcomes: list[object] = []
+        for piece in taken.pieces:
+            some = list(islice(self._parts(piece.span), DEAD_LETTERS_MAX - len(parts)))
+            parts += [(part, piece.lease.deliveries) for part in some]
+            end = some[-1].end if some else piece.span.start
+            if end < piece.span.end:
+                group.settled([Span(end, piece.span.end)], until=self.until(NO_ROOM_MS))
+                outcomes = [Overloaded("more is rejected than dead letters can wait; the rest comes again")]
+        total = len(parts) + len(outcomes)
 
         def answered(outcome: object) -> None:
             outcomes.append(outcome)
-            if len(outcomes) == len(parts):
+            if len(outcomes) == total:
                 answer(next((each for each in outcomes if isinstance(each, ClymqError | Refused)), None))
 
         for part, deliveries in parts:
@@ -134,17 +138,9 @@ class Endings:
 
     def _parts(self, span: Span) -> Iterator[Span]:
         """Cut a range so that each part fits into one batch, whatever its messages are."""
-        step = self._step
-        return (Span(at, min(at + step, span.end)) for at in range(span.start, span.end, step))
-
-    def _count(self, span: Span) -> int:
-        """Return how many parts a range has."""
-        return -(-(span.end - span.start) // self._step)
-
-    @property
-    def _step(self) -> int:
         config = self._partition.config
-        return max(1, config.batch_bytes_max // (config.message_bytes_max + LETTER_BYTES))
+        count = max(1, config.batch_bytes_max // (config.message_bytes_max + LETTER_BYTES))
+        return (Span(at, min(at + count, span.end)) for at in range(span.start, span.end, count))
 
     def _bury(self, name: str, group: GroupLeases, span: Span, reason: str, deliveries: int, answer: Answer) -> None:
         def answered(outcome: object) -> None:

@@ -32,7 +32,7 @@ class FetchNews(Protocol):
     """What the controller must hear of a fetch block."""
 
     def began(self, term: int) -> None:
-        """This broker leads the block, and its first entry is written."""
+        """This broker leads the block, and a majority has its first entry."""
 
     def needs_move(self, reason: str) -> None:
         """The partition needs its next block."""
@@ -52,6 +52,7 @@ class FetchBlock:
         self.listener = Listener()
         self._news = news
         self._clock = clock
+        self._untold_term = 0
 
     def attach(self, driver: FetchDriver) -> None:
         """Speak through this driver from now on."""
@@ -144,12 +145,22 @@ class FetchBlock:
     def leads(self, elected: Elected) -> None:
         """This replica has begun the block."""
         self.listener.leads(elected)
-        self._news.began(max(1, elected.term))
+        self._untold_term = max(1, elected.term)
+        self._tell_begun()
 
     def advanced(self) -> None:
         """Readers may see more."""
         self._readers.look()
         self.listener.advanced()
+        self._tell_begun()
+
+    def _tell_begun(self) -> None:
+        """Tell that the block has begun, once that outlives this leader: then the block before is not needed any more,
+        for whose SEAL a replica would look that was fenced before it had anything.
+        """
+        if self._untold_term and self.driver.is_begun_by_majority:
+            term, self._untold_term = self._untold_term, 0
+            self._news.began(term)
 
     def ask_for_move(self, reason: str) -> None:
         """The partition needs its next block."""

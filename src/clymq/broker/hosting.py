@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -50,6 +51,7 @@ R = TypeVar("R", bound=Replica)
 B = TypeVar("B", bound=FetchBlock)
 
 RETRY_MS = 200.0
+RETRY_MS_MAX = 5_000.0
 SOURCE_MS_MAX = 10_000.0
 
 
@@ -66,12 +68,30 @@ class HostedPartition:
         """As this topic has it."""
         self.active: ActiveBlock | None = None
         self.sealed: dict[int, SealedBlock] = {}
+        """By number; changed by `keep` and `drop`."""
+        self._by_start: list[SealedBlock] = []
+
+    def keep(self, block: SealedBlock) -> None:
+        """Have a sealed block."""
+        self.sealed[block.number] = block
+        self._by_start = sorted(self.sealed.values(), key=lambda each: (each.start, each.number))
+
+    def drop(self, number: int) -> SealedBlock:
+        """Have a sealed block no longer; return it."""
+        block = self.sealed.pop(number)
+        self._by_start.remove(block)
+        return block
+
+    def sealed_with(self, offset: int) -> SealedBlock | None:
+        """Return the sealed block that an offset is in, if it is here; there may be thousands, and each pull asks."""
+        at = bisect_right(self._by_start, offset, key=lambda each: each.start) - 1
+        return self._by_start[at] if at >= 0 and offset < self._by_start[at].end else None
 
     def holding(self, offset: int) -> SealedBlock | ActiveBlock:
         """Return the block that an offset is in; the active one for all that lies behind the sealed ones."""
-        for block in self.sealed.values():
-            if block.start <= offset < block.end:
-                return block
+        block = self.sealed_with(offset)
+        if block is not None:
+            return block
         if self.active is None:
             raise NotHosted(f"offset {offset} of {self.topic}/{self.name} is not here", hint="ask where it is")
         return self.active
@@ -119,7 +139,9 @@ class Hosting:
         links: ConsensusLinks,
         neighbours: Neighbours,
         reports: Reports,
+        session: Callable[[], str],
     ) -> None:
+        """`session`: the id of this process's session with the store; empty while it has none."""
         self._name = name
         self._disk_id = disk_id
         self._files = files
@@ -131,10 +153,12 @@ class Hosting:
         self._links = links
         self._neighbours = neighbours
         self._reports = reports
+        self._session = session
         self._hosted = Hosted.open(files, f"{folder.path}/hosted")
         self._partitions: dict[str, HostedPartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost: set[tuple[str, int]] = set()
+        self._down: set[tuple[str, int]] = set()
         self._named: set[tuple[str, int]] = set()
         self._looked_for_strays = False
         self._closed = False
@@ -190,12 +214,21 @@ class Hosting:
                 self._host_active(partition, place)
         except ClymqError as error:
             self._report_lost(partition, place.block, error)
+        except Exception as error:
+            # One block that nobody understands must not keep this broker from all the others.
+            log.exception("%s/%s: block %d cannot be hosted", place.topic, place.partition, place.block)
+            self._report_lost(partition, place.block, ReplicaLost(f"{type(error).__name__}: {error}"))
 
     def _host_active(self, partition: HostedPartition, place: HostedBlock) -> None:
         if partition.active is not None and partition.active.number >= place.block:
             return
         if (place.uid, place.block) in self._lost:
             return
+        if partition.active is not None:
+            # The tree has let go of it before this broker heard that it has ended: nothing else will come for it.
+            number = partition.active.number
+            self._stop(partition)
+            self._delete_later(partition, number)
         if place.mode == Ack.QUORUM:
             self._host_raft(partition, place)
         else:
@@ -238,6 +271,7 @@ class Hosting:
     def _host_as(self, kind: type[B], replica: FetchReplica, partition: HostedPartition, place: HostedBlock) -> B:
         machine = self._machine()
         block = kind(self._name, place, machine, self._clock, _News(self._reports, partition, place.block))
+        leads = place.leader == self._name
         group = FetchGroup(
             place.topic,
             place.partition,
@@ -246,7 +280,8 @@ class Hosting:
             place.epoch,
             tuple(each.broker for each in place.replicas),
             place.leader,
-            place.leader_incarnation,
+            # Made leader for one life and one session: in another one this process is none, though it is the same.
+            place.leader_incarnation if place.leader_session in {"", self._session()} or not leads else 0,
             was_raft=place.mode == Ack.QUORUM,
         )
         partition.active = block
@@ -287,19 +322,28 @@ class Hosting:
             driver.campaign()
 
     def _host_sealed(self, partition: HostedPartition, place: HostedBlock) -> None:
-        if place.block in partition.sealed:
+        block = partition.sealed.get(place.block)
+        if block is not None and block.is_open:
+            # Whoever it was to mend from at first may have left.
+            block.replicas = place.replicas
+            if place.copy and block.whole:
+                self._reports.whole(partition, block.number)  # said before it was asked for, nobody took note of it
             return
         if partition.active is not None and partition.active.number == place.block:
             self._stop(partition)
-        block = SealedBlock(place, f"{partition.path}/Block_{place.block}", self._files, self._folder, self._config)
+        if block is None:
+            path = f"{partition.path}/Block_{place.block}"
+            block = SealedBlock(place, path, self._files, self._folder, self._config)
+            partition.keep(block)
         self._hosted.add(f"{place.uid}/{place.block}")
-        partition.sealed[place.block] = block
         whole, lost = block.open()
         if lost:
             self._reports.lost(partition, block.number, lost)
+        was_down = (place.uid, place.block) in self._down
+        self._down.discard((place.uid, place.block))
         if not whole:
             self._spawn(self._mend(partition, block))
-        elif place.copy:
+        elif place.copy or was_down:
             self._reports.whole(partition, block.number)
 
     def _release(self, partition: HostedPartition, named: set[tuple[str, int]]) -> None:
@@ -309,7 +353,8 @@ class Hosting:
             self._stop(partition)
             self._delete_later(partition, active.number)
         for number in [number for number in partition.sealed if (partition.uid, number) not in named]:
-            partition.sealed.pop(number).close()
+            partition.drop(number).close()
+            self._down.discard((partition.uid, number))
             self._delete_later(partition, number)
         if partition.active is None and not partition.sealed:
             del self._partitions[partition.uid]
@@ -350,6 +395,8 @@ class Hosting:
             # Last: a block that is on the list and not on the disk is lost, one that is on neither may begin anew.
             self._hosted.remove(f"{partition.uid}/{number}")
             log.info("%s/%s: block %d is deleted", partition.topic, partition.name, number)
+            if partition.uid not in self._partitions and not forgotten_blocks(self._files, partition.path, ()):
+                remove_orphan(self._files, partition.path)
         except StorageError as error:
             log.warning("%s: not deleted: %s", path, error)
 
@@ -364,7 +411,9 @@ class Hosting:
 
     def _report_lost(self, partition: HostedPartition, block: int, error: ClymqError) -> None:
         log.error("%s/%s block %d: %s", partition.topic, partition.name, block, error)
-        if isinstance(error, ReplicaLost):
+        if block in partition.sealed:
+            self._down.add((partition.uid, block))  # it is opened anew when the tree is asked next
+        elif isinstance(error, ReplicaLost):
             self._lost.add((partition.uid, block))
         if partition.active is not None and partition.active.number == block:
             partition.active = None
@@ -406,7 +455,8 @@ class Hosting:
             await pause(self._clock, RETRY_MS)
 
     async def _mend(self, partition: HostedPartition, block: SealedBlock) -> None:
-        """Make a sealed block whole, however often it takes."""
+        """Make a sealed block whole, however often it takes, as long as its disk can be written to."""
+        pause_ms = RETRY_MS
         while partition.sealed.get(block.number) is block and not block.whole:
             try:
                 await block.mend(
@@ -416,10 +466,15 @@ class Hosting:
                 log.info("%s/%s: block %d is whole", partition.topic, partition.name, block.number)
                 self._reports.whole(partition, block.number)
             except ClymqError as error:
+                if isinstance(error, ReplicaLost) or block.failure is not None:
+                    block.close()
+                    self._report_lost(partition, block.number, error)
+                    return
                 log.warning(
                     "%s/%s: block %d cannot be mended yet: %s", partition.topic, partition.name, block.number, error
                 )
-                await pause(self._clock, RETRY_MS)
+                await pause(self._clock, pause_ms)
+                pause_ms = min(2 * pause_ms, RETRY_MS_MAX)
 
     def _sources(self, partition: HostedPartition, block: int, replicas: tuple[ReplicaPlace, ...]) -> list[Source]:
         others = [replica.broker for replica in replicas if replica.broker != self._name]

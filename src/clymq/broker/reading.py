@@ -47,12 +47,12 @@ class Found:
 
 def read_here(partition: HostedPartition, offset: int, bytes_max: int) -> Found | None:
     """Read on this broker, if what is asked for is here."""
-    for sealed in partition.sealed.values():
-        if sealed.start <= offset < sealed.end:
-            try:
-                return _found(sealed.read(offset, bytes_max), sealed.number)
-            except (StorageError, errors.NotReady):
-                return None  # not whole here, or not any more
+    sealed = partition.sealed_with(offset)
+    if sealed is not None:
+        try:
+            return _found(sealed.read(offset, bytes_max), sealed.number)
+        except (StorageError, errors.NotReady):
+            return None  # not whole here, or not any more
     active = partition.active
     if active is None or not active.start <= offset < active.end:
         return None

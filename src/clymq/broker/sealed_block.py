@@ -1,24 +1,31 @@
 """A sealed block on this broker: whole and served, or on its way there.
 
 It never changes once it is whole, so any whole replica may serve it. One that is not mends: its owner runs `mend` with
-the others as sources. A whole one holds no descriptors; it borrows them for each read.
+the others as sources. A whole one holds no descriptors; it borrows them for each read. Everything that leaves it is
+checked: one that turns out to have rotted is closed, and read from its first byte when its owner opens it again.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Callable
 
 from clymq.config import Config
-from clymq.errors import NotReady, OffsetOutOfRange
+from clymq.errors import CorruptBatch, CorruptBlock, NotReady, OffsetOutOfRange, StorageError
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import BlockClosed, ReplicaPlace
+from clymq.replication.fetch_log import checked
 from clymq.replication.fetch_lost import Lost, give_up_tail
 from clymq.replication.forced_end import keep_shared
 from clymq.replication.mend import SealMark, Source, is_whole, mend
 from clymq.storage.block import Block
+from clymq.storage.checkpoint import write_checkpoint
 from clymq.storage.files import Files
 from clymq.storage.folder import DataFolder
 from clymq.types import Ack
+
+log = logging.getLogger("clymq.broker")
 
 
 class SealedBlock:
@@ -36,6 +43,17 @@ class SealedBlock:
         self._folder = folder
         self._config = config
         self._block: Block | None = None
+        self._rotted = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was looked at; one that could not be is opened again later."""
+        return self._block is not None
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why nothing more can be written to it, as long as it is open."""
+        return self._block.failure if self._block is not None else None
 
     @property
     def seal(self) -> SealMark:
@@ -51,16 +69,22 @@ class SealedBlock:
             Block.create(
                 self._files, self._path, start_offset=self.start, config=self._config, handles=self._folder.handles
             ).close()
-        self._block = Block.open(
+        block = Block.open(
             self._files,
             self._path,
             config=self._config,
             handles=self._folder.handles,
             space=self._folder.space,
+            verify=self._rotted,
             start_offset=self.start,
         )
-        lost = give_up_tail(self._block, self.seal) if self._place.mode != Ack.QUORUM else Lost()
-        self._settle(self._block)
+        try:
+            lost = give_up_tail(block, self.seal) if self._place.mode != Ack.QUORUM else Lost()
+            self._settle(block)
+        except StorageError:
+            block.close()
+            raise
+        self._block, self._rotted = block, False
         return self.whole, lost.messages
 
     async def mend(self, sources: list[Source], on_lost: Callable[[int], None]) -> None:
@@ -83,7 +107,7 @@ class SealedBlock:
         """Return whole batches from an offset on."""
         if not self.start <= offset < self.end:
             raise OffsetOutOfRange(offset, first=self.start, end=self.end)
-        return self._served().read(offset, bytes_max)
+        return self._checked(lambda block: block.read(offset, bytes_max))
 
     def locate_time(self, timestamp_us: int) -> int | None:
         """Return the first offset that is not earlier than a time; None if all are."""
@@ -91,10 +115,29 @@ class SealedBlock:
 
     def read_at(self, position: int, bytes_max: int) -> memoryview:
         """Return whole batches from a position on, for a replica that mends; position -1: the SEAL alone."""
+
+        def read(block: Block) -> memoryview:
+            at = block.position_of(block.last_index) if position < 0 else position
+            return block.read_at(at, bytes_max, block.end_position)
+
+        return self._checked(read)
+
+    def _checked(self, read: Callable[[Block], memoryview]) -> memoryview:
+        """Read what is whole in every batch; if it is not, this replica serves nothing until it is mended."""
         block = self._served()
-        if position < 0:
-            position = block.position_of(block.last_index)
-        return block.read_at(position, bytes_max, block.end_position)
+        try:
+            data = read(block)
+            checked(data)
+        except (CorruptBatch, CorruptBlock) as error:
+            log.error("%s has rotted: %s", self._path, error)
+            # BEFORE it is opened anew: that all of it was committed no batch may be left to say.
+            end = self._place.seal_index
+            noted = dataclasses.replace(block.checkpoint, commit_index=end, missing_through=end)
+            write_checkpoint(self._files, f"{self._path}/checkpoint", noted)
+            self._rotted = True
+            self.close()
+            raise NotReady(f"block {self.number} is damaged here", hint="ask another replica") from error
+        return data
 
     def closed(self) -> BlockClosed:
         """Say how it ended, as it was said when it was sealed."""
@@ -105,13 +148,15 @@ class SealedBlock:
             seal_index=place.seal_index,
             seal_crc=place.seal_crc,
             bytes=place.bytes,
+            last_append_time=place.last_append_time,
             last_index=place.seal_index,
         )
 
     def close(self) -> None:
-        """Let go of the files."""
-        if self._block is not None:
-            self._block.close()
+        """Let go of the files; it serves nothing until it is opened again."""
+        block, self._block, self.whole = self._block, None, False
+        if block is not None:
+            block.close()
             self._folder.handles.drop(self._path)
 
     def _served(self) -> Block:

@@ -50,7 +50,7 @@ LOCATE_MS_MAX: Final = 2_000.0
 REMOTE_MESSAGES_MAX: Final = 1_000
 MESSAGES_MAX: Final = 2**31
 # What a request may ask for: more would hold up the broker, or be no number that can be handed over.
-RANGES_MAX: Final = 10_000
+RANGES_MAX: Final = 25_000
 LEASE_MS_MAX: Final = 86_400_000
 DELAY_MS_MAX: Final = 365 * 86_400_000
 # A holder of an ordered group that has nothing and asks for nothing for so many heartbeats has given it up.

@@ -201,7 +201,7 @@ class Accumulator:
         self.buffered_bytes -= lane.left
         lane.left = 0
         if lane.values:
-            draft.builder.add_values(lane.values)
+            draft.builder.add_checked(lane.values)
             draft.count += len(lane.values)
 
     def _take_lanes(self) -> None:

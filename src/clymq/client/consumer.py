@@ -11,7 +11,7 @@ the partition's own log (`commit`) and found again by another process (`committe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final
 
 from clymq.client.cluster import Cluster
@@ -34,6 +34,7 @@ from clymq.protocol.broker import Pub
 from clymq.types import Mode, check_name
 
 EXTEND_SECONDS_MAX: Final = 86_400.0
+DELAY_SECONDS_MAX: Final = 365 * 86_400.0
 
 
 class AsyncConsumer:
@@ -202,8 +203,8 @@ class AsyncConsumer:
 
     async def nack(self, x: Message | Messages, *, delay: float = 0.0) -> None:
         """Have messages delivered again, after a delay in seconds; too often, and they are dead letters."""
-        if delay < 0:
-            raise InvalidRequest(f"delay {delay} is negative")
+        if not 0 <= delay <= DELAY_SECONDS_MAX:
+            raise InvalidRequest(f"delay {delay} must not be negative and at most {DELAY_SECONDS_MAX:g}")
         await self._settle(x, Nacked(delay_ms=round(delay * 1000)))
 
     async def extend(self, x: Message | Messages, seconds: float) -> None:
@@ -380,15 +381,22 @@ class AsyncConsumer:
     # --- Settling ---
 
     async def _settle(self, x: Message | Messages, end: End) -> None:
-        """End the leases of messages; partition by partition, at the same time."""
+        """End the leases of messages."""
         self._check_open()
+        await self._settle_all(_ranges_of(x), end)
+
+    async def _settle_all(self, given: Iterable[tuple[str, str, int, int]], end: End) -> None:
+        """Settle partition by partition, at the same time; what goes wrong with one is raised when all are through."""
         ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for topic, partition, start, stop in _ranges_of(x):
+        for topic, partition, start, stop in given:
             ranges.setdefault((topic, partition), []).append((start, stop))
-        settling = [self._lessee(place).settler.settle(end, some) for place, some in ranges.items()]
+        settling = [self._settle_at(place, some, end) for place, some in ranges.items()]
         for outcome in await asyncio.gather(*settling, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    async def _settle_at(self, place: tuple[str, str], ranges: list[tuple[int, int]], end: End) -> None:
+        await self._lessee(place).settler.settle(end, ranges)
 
     def _lessee(self, place: tuple[str, str]) -> PartitionLessee:
         source = self._sources.get(place)
@@ -430,14 +438,13 @@ class _Host:
 
     async def give_back(self, messages: list[Message]) -> None:
         """Have others get what nobody has looked at."""
-        for message in messages:
-            lessee = self._consumer._lessee((message.topic, message.partition))
-            await lessee.settler.settle(Nacked(unread=True), [(message.offset, message.offset + 1)])
+        ranges = [(each.topic, each.partition, each.offset, each.offset + 1) for each in messages]
+        await self._consumer._settle_all(ranges, Nacked(unread=True))
 
     async def prolong(self) -> None:
         """Keep the leases that are about to end."""
         for lessee in self._consumer._lessees():
-            await lessee.prolong()
+            lessee.prolong()
 
     def is_leased(self, message: Message) -> bool:
         """Whether it has to be acked."""

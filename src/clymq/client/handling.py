@@ -173,10 +173,10 @@ class Run:
             result = self._handler(message)
             if inspect.isawaitable(result):
                 await result
-        except asyncio.CancelledError:
-            self._settle(self._failed(message))
-            raise
-        except Exception as error:  # noqa: BLE001 whatever a handler raises means the same
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                self._settle(self._failed(message))
+                raise
             if not self._consumer.is_leased(message):
                 self._failure = error
                 self._ending.set()
@@ -211,6 +211,12 @@ class Run:
         await self._waiting.join()
         for worker in workers:
             worker.cancel()
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels the task that asks. What a handler awaits may be cancelled too: it has failed then."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _first_of(*tasks: asyncio.Task[Any]) -> None:

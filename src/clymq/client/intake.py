@@ -46,7 +46,7 @@ class Intake:
         try:
             names = await self._placing.admit(topic, None, size, self._deadline())
             place = self._placing.choose(topic, names, None)
-            draft = self._outbox.add_many(topic, place, len(values), size, lambda builder: builder.add_values(values))
+            draft = self._outbox.add_many(topic, place, len(values), size, lambda builder: builder.add_checked(values))
         except ClymqError as error:
             self._outbox.report(error, unawaited=True)
             return

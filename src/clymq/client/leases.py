@@ -10,7 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+# As long as there are fewer, leases that are over stay: they cost nothing, and their time may have been prolonged.
+LOOK_MIN: Final = 1000
 
 _start = attrgetter("start")
 _end = attrgetter("end")
@@ -37,12 +40,15 @@ class HeldLeases:
     def __init__(self) -> None:
         self._pieces: list[Piece] = []  # ascending
         self._terms: dict[int, Term] = {}
+        self._look_at = LOOK_MIN
 
     def __len__(self) -> int:
         return len(self._pieces)
 
     def add(self, lease: int, start: int, end: int, now_ms: float, lease_ms: float) -> None:
         """Hold one more for so long."""
+        if len(self._terms) >= self._look_at:
+            self._forget_overdue(now_ms)
         where = self._cut(start, end)
         self._pieces.insert(where, Piece(lease, start, end))
         self._terms[lease] = Term(now_ms + lease_ms, lease_ms)
@@ -108,6 +114,11 @@ class HeldLeases:
     def _overlapping(self, start: int, end: int) -> slice:
         first = bisect_right(self._pieces, start, key=_end)
         return slice(first, max(first, bisect_left(self._pieces, end, key=_start)))
+
+    def _forget_overdue(self, now_ms: float) -> None:
+        """Forget leases that nobody has ended and that are over for longer than they were: others have them by now."""
+        self.forget([lease for lease, term in self._terms.items() if term.expires_ms + term.lease_ms < now_ms])
+        self._look_at = max(LOOK_MIN, 2 * len(self._terms))
 
     def _forget_ended(self) -> None:
         if len(self._terms) > len(self._pieces):

@@ -103,6 +103,7 @@ class PartitionLessee:
         self._elsewhere: PartitionReader | None = None
         self._elsewhere_changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._prolonging: asyncio.Task[None] | None = None
 
     # --- What the consumer asks ---
 
@@ -145,26 +146,35 @@ class PartitionLessee:
         """Give back leases that were not expected any more."""
         self._leased.refuse(leases)
 
-    async def prolong(self) -> None:
-        """Keep leases that are about to end; one that has ended meanwhile is no harm."""
+    def prolong(self) -> None:
+        """Keep leases that are about to end, whatever becomes of other partitions meanwhile."""
+        if len(self.settler.held) and (self._prolonging is None or self._prolonging.done()):
+            self._prolonging = asyncio.create_task(self._prolong())
+
+    async def _prolong(self) -> None:
+        """Ask for it; a lease that has ended meanwhile is no harm."""
         try:
             await self.settler.prolong()
         except ClymqError as error:
             log.info("%s/%s: leases are not prolonged: %s", self.topic, self.partition, error)
 
     async def give_back(self) -> None:
-        """Let others have all that is leased."""
+        """Let others have all that is leased; what cannot be given back comes back by itself."""
         unread = self._leased.drop_all()
-        if unread:
-            await self.settler.settle(Nacked(unread=True), unread)
-        await self.settler.give_back()
+        try:
+            if unread:
+                await self.settler.settle(Nacked(unread=True), unread)
+            await self.settler.give_back()
+        except ClymqError as error:
+            log.info("%s/%s: not all is given back: %s", self.topic, self.partition, error)
 
     async def close(self) -> None:
         """Stop leasing and give back what was not taken; what is under way to the leader comes to its end."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        tasks = [each for each in (task, self._prolonging) if each is not None]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._elsewhere is not None:
             await self._elsewhere.close()
         await self._leased.close()

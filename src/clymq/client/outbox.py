@@ -264,6 +264,8 @@ class Outbox:
     def _fence(self, error: ProducerFenced) -> None:
         """Another process uses this name: nothing that is pending here may be sent under it any more."""
         self.ended = self.ended or error
+        for sender in self._senders.values():
+            sender.fail_all(error)  # BEFORE they are offered what is still open: they would send it
         self.send_now()
         for sender in self._senders.values():
             sender.fail_all(error)

@@ -11,13 +11,19 @@ distinct keys where they come as Arrow.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from clymq.record.builder import value_column
+
+_OFFSET: Final = struct.Struct("<i")
 
 
 def partition_of(key: bytes, partitions: Sequence[str]) -> str:
@@ -56,6 +62,42 @@ def cuts(sizes: Sequence[int], limit_bytes: int) -> Iterator[tuple[int, int, int
         end = max(start + 1, bisect_right(sums, before + limit_bytes, start))
         yield start, end, sums[end - 1] - before
         start, before = end, sums[end - 1]
+
+
+def cut_values(values: Sequence[bytes], message_bytes: int, limit_bytes: int) -> Iterator[tuple[pa.Array, int]]:
+    """Divide values into columns of at most `limit_bytes`, at least one value each: (column, bytes).
+
+    A value counts with `message_bytes` beside its own. How many make a column is guessed from those before; a column
+    knows the sizes of its values, so that nobody has to ask each of them.
+    """
+    start, count = 0, _guess(values, message_bytes, limit_bytes)
+    while start < len(values):
+        column = value_column(values[start : start + count])
+        size = _size_to(column, len(column), message_bytes)
+        if size > limit_bytes and len(column) > 1:
+            fitting = bisect_right(
+                range(1, len(column)), limit_bytes, key=lambda end: _size_to(column, end, message_bytes)
+            )
+            column = column.slice(0, max(1, fitting))
+            size = _size_to(column, len(column), message_bytes)
+        yield column, size
+        start += len(column)
+        count = max(1, limit_bytes * len(column) // size)
+
+
+def _guess(values: Sequence[bytes], message_bytes: int, limit_bytes: int) -> int:
+    try:
+        return max(1, limit_bytes // (message_bytes + len(values[0]))) if values else 1
+    except TypeError:
+        return 1  # no bytes: the column says so
+
+
+def _size_to(column: pa.Array, end: int, message_bytes: int) -> int:
+    """Return what the first values of a column take; it is not a slice from its middle."""
+    offsets = column.buffers()[1]
+    assert offsets is not None
+    (size,) = _OFFSET.unpack_from(offsets, 4 * end)
+    return int(size) + message_bytes * end
 
 
 def cut_table(table: pa.Table, limit_bytes: int) -> Iterator[pa.Table]:

@@ -80,6 +80,13 @@ class Placing:
             sticky = self._sticky[topic] = Sticky(self._cluster.chance())
         return sticky.current(partitions)
 
+    def hasten(self, draft: Draft) -> None:
+        """Somebody waits for this draft; those who are about to be admitted may still be in it."""
+        if draft.topic in self._gates:
+            self._outbox.hand_over()
+        else:
+            self._outbox.hasten(draft)
+
     def place(
         self,
         topic: str,

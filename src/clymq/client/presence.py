@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from clymq.client.cluster import Cluster
 from clymq.errors import ClymqError
@@ -24,6 +24,15 @@ log = logging.getLogger("clymq.client")
 LEAVE_MS_MAX: Final = 1000.0
 
 OnPub = Callable[[Pub, memoryview], None]
+OnLost = Callable[[ClymqError | None], None]
+
+
+class _Expected(NamedTuple):
+    """Who is told of deliveries, and of the end of the connection that they come on."""
+
+    peer: Peer
+    on_pub: OnPub
+    on_lost: OnLost
 
 
 class Presence:
@@ -33,7 +42,7 @@ class Presence:
         self._cluster = cluster
         self._consumer = consumer
         self._known: dict[Peer, asyncio.Task[None]] = {}
-        self._deliveries: dict[int, OnPub] = {}
+        self._deliveries: dict[int, _Expected] = {}
         self._numbers = count(1)
         self.on_stray: Callable[[Pub], None] = lambda _pub: None
         """Told of deliveries that nobody expects any more."""
@@ -45,7 +54,7 @@ class Presence:
         task = self._known.get(peer)
         if task is None:
             task = self._known[peer] = asyncio.create_task(self._introduce(peer))
-            peer.on_closed(lambda _reason: self._forget(peer))
+            peer.on_closed(lambda reason: self._forget(peer, reason))
         elif task.done() and not task.cancelled() and task.exception() is None:
             return
         try:
@@ -55,10 +64,10 @@ class Presence:
                 del self._known[peer]
             raise
 
-    def expect(self, on_pub: OnPub) -> int:
-        """Return a number for deliveries that are going to be asked for."""
+    def expect(self, peer: Peer, on_pub: OnPub, on_lost: OnLost) -> int:
+        """Return a number for deliveries that are going to be asked for, on a connection on which we are known."""
         number = next(self._numbers)
-        self._deliveries[number] = on_pub
+        self._deliveries[number] = _Expected(peer, on_pub, on_lost)
         return number
 
     def expect_no_more(self, number: int) -> None:
@@ -73,8 +82,10 @@ class Presence:
         await asyncio.gather(*known.values(), return_exceptions=True)
         await asyncio.gather(*(self._say_good_bye(peer) for peer in known if peer.is_open))
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget(self, peer: Peer, reason: ClymqError | None) -> None:
         self._known.pop(peer, None)
+        for expected in [each for each in self._deliveries.values() if each.peer is peer]:
+            expected.on_lost(reason)
 
     async def _introduce(self, peer: Peer) -> None:
         await peer.ask(ConInfo(self._consumer), timeout_ms=self._cluster.config.request_ms_max)
@@ -86,8 +97,8 @@ class Presence:
             log.info("consumer %s: %s did not hear the good-bye: %s", self._consumer, peer, error)
 
     def _delivered(self, call: Call) -> None:
-        on_pub = self._deliveries.get(call.request.subscription)
-        if on_pub is not None:
-            on_pub(call.request, call.payload)
+        expected = self._deliveries.get(call.request.subscription)
+        if expected is not None:
+            expected.on_pub(call.request, call.payload)
         else:
             self.on_stray(call.request)

@@ -21,7 +21,7 @@ from clymq.client.gathering import Gathering
 from clymq.client.identity import default_name
 from clymq.client.intake import Intake
 from clymq.client.outbox import OnDelivery, Outbox
-from clymq.client.partitioning import by_key, by_key_column, cut_table, cuts
+from clymq.client.partitioning import by_key, by_key_column, cut_table, cut_values, cuts
 from clymq.client.placing import Placing
 from clymq.client.receipts import Delivery, Outcome, Receipt, Receipts
 from clymq.client.surroundings import Surroundings
@@ -37,6 +37,7 @@ log = logging.getLogger("clymq.client")
 
 # As many as a partition remembers the places of; see DESIGN 5.
 IN_FLIGHT_MAX: Final = 8
+PIECES_IN_A_TURN: Final = 4
 
 
 class AsyncProducer:
@@ -123,7 +124,7 @@ class AsyncProducer:
                 stored.set_exception(outcome)
 
         draft.listeners.append(tell)
-        self._outbox.hasten(draft)
+        self._placing.hasten(draft)
         delivery = await stored
         offset = None if delivery.base_offset is None else delivery.base_offset + position
         time_us = draft.opened.wall_us if timestamp is None else timestamp
@@ -189,6 +190,11 @@ class AsyncProducer:
                 for name, chosen in by_key(keys, names).items()
             }
         for name, part in parts.items():
+            if len(part) == 1:
+                for values_piece, size in cut_values(part["value"], MESSAGE_BYTES, self._outbox.batch_bytes):
+                    fill = _fill_columns({"value": values_piece})
+                    await pieces.add(name, len(values_piece), size, fill, self._deadline())
+                continue
             for start, end, size in cuts(_sizes(part), self._outbox.batch_bytes):
                 piece = {column: items[start:end] for column, items in part.items()}
                 await pieces.add(name, end - start, size, _fill_columns(piece), self._deadline())
@@ -303,6 +309,7 @@ class _Pieces:
         self._topic = topic
         self._partitions = partitions
         self._gathering = Gathering(topic)
+        self._added = 0
 
     async def add(
         self,
@@ -319,6 +326,9 @@ class _Pieces:
         draft = self._outbox.add_many(self._topic, place, count, size, fill)
         self._gathering.expect(draft, count)
         self._outbox.hand_over()
+        self._added += 1
+        if self._added % PIECES_IN_A_TURN == 0:
+            await asyncio.sleep(0)  # answers come in meanwhile, and others have their turn
 
     async def receipts(self) -> Receipts:
         """Send what is still open, since nothing follows it, and wait for all."""
@@ -326,7 +336,7 @@ class _Pieces:
         return await self._gathering.receipts()
 
 
-def _fill_columns(columns: Mapping[str, Sequence[Any]]) -> Callable[[BatchBuilder], object]:
+def _fill_columns(columns: Mapping[str, Any]) -> Callable[[BatchBuilder], object]:
     return lambda builder: builder.add_columns(**columns)
 
 

@@ -43,11 +43,10 @@ class Push:
         self._peer = peer
         self._on_pub = on_pub
         self._ended: asyncio.Future[Pub] = asyncio.get_running_loop().create_future()
-        self.number = presence.expect(self._delivered)
+        self.number = presence.expect(peer, self._delivered, self._lost)
 
     async def run(self, request: StartToGet, started: Callable[[], None], timeout_ms: float) -> Pub:
         """Ask for deliveries and take them until the last one, which is returned; it says why it is the last."""
-        self._peer.on_closed(self._lost)
         try:
             await self._peer.ask(request, timeout_ms=timeout_ms)
             started()
@@ -192,6 +191,7 @@ class PushedLessee(PartitionLessee):
         self._request: StartToGet | None = None
         self._costs: deque[list[int]] = deque()  # of each delivery: messages that are kept, bytes of credit
         self._keeping: set[asyncio.Task[None]] = set()
+        self._in_turn = asyncio.Lock()
 
     async def close(self) -> None:
         """Stop, as every lessee does; what is on its way is waited for, to be given back."""
@@ -252,7 +252,9 @@ class PushedLessee(PartitionLessee):
 
     async def _keep_quietly(self, pub: Pub, payload: memoryview) -> None:
         try:
-            await self._keep(pub.leases, payload, elsewhere=pub.locator is not None)
+            # One after the other, as they came: some are read elsewhere first, and by one reader.
+            async with self._in_turn:
+                await self._keep(pub.leases, payload, elsewhere=pub.locator is not None)
         except ClymqError as error:
             self.problem = error  # what was leased has been given back
 

@@ -81,6 +81,8 @@ class PartitionSender:
         self._problem: ClymqError | None = None
         self._hints = 0
         self._changed = asyncio.Event()
+        self._leader: tuple[Peer, ProducerRoute] | None = None
+        """Whom new batches can be sent to at once."""
         self._asking: list[asyncio.Future[int]] = []
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -93,10 +95,10 @@ class PartitionSender:
         return not (self._queue or self._unanswered)
 
     def offer(self, draft: Draft) -> None:
-        """Send a closed draft, after those before it."""
+        """Send a closed draft, after those before it: at once, if it is known where to and the window is open."""
         self._queue.append(draft)
         self._arm()
-        self._begin()
+        self._go_on()
 
     async def last_cmdindex(self) -> int:
         """Return the highest number stored, as the partition says if nothing was pushed yet."""
@@ -176,12 +178,25 @@ class PartitionSender:
         self._failure = None
         for batch in tuple(self._unanswered.values()):
             self._send(peer, route, batch)
-        while self._failure is None and not self._epoch_is_due:
-            self._changed.clear()
-            self._fill(peer, route)
-            await self._changed.wait()
+        self._leader = peer, route
+        try:
+            while self._failure is None and not self._epoch_is_due:
+                self._changed.clear()
+                self._fill(peer, route)
+                await self._changed.wait()
+        finally:
+            self._leader = None
         if self._failure is not None:
             raise self._failure[0]
+
+    def _go_on(self) -> None:
+        """Send what can be sent now; without a leader to send it to, have one found."""
+        if self._is_fenced:
+            return  # whoever has fenced us says what becomes of it
+        if self._leader is None or self._failure is not None or self._epoch_is_due:
+            self._begin()
+        else:
+            self._fill(*self._leader)
 
     def _fill(self, peer: Peer, route: ProducerRoute) -> None:
         """Number and send what is new, as far as the window goes."""
@@ -194,6 +209,8 @@ class PartitionSender:
                 continue
             self._unanswered[batch.cmdindex] = batch
             self._send(peer, route, batch)
+        if len(self._unanswered) == 1:
+            peer.flush()  # nothing is going to join it: whoever is to send more waits for the answer
 
     def _send(self, peer: Peer, route: ProducerRoute, batch: NumberedBatch) -> None:
         if self._failure is not None:
@@ -227,7 +244,8 @@ class PartitionSender:
                 self._changed.set()
         elif batch.data is data and self._unanswered.get(batch.cmdindex) is batch:
             self._stored(batch, outcome.reply.base_offset, ack, duplicate=outcome.reply.duplicate)
-            self._changed.set()
+            if self._queue:
+                self._go_on()
 
     def _stored(self, batch: NumberedBatch, base_offset: int, ack: int | None = None, *, duplicate: bool) -> None:
         del self._unanswered[batch.cmdindex]

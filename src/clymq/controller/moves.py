@@ -80,10 +80,15 @@ class Moves:
     def begin(self, key: Key) -> asyncio.Task[None]:
         """See to it that the pending move of a partition is being finished; it ends when nothing is pending."""
         task = self._running.get(key)
-        if task is None:
+        # One that is over and has only not been forgotten may not have seen what is pending now.
+        if task is None or task.done():
             task = self._running[key] = self._spawn(self._finish(key))
-            task.add_done_callback(lambda _: self._running.pop(key, None))
+            task.add_done_callback(lambda done: self._forget(key, done))
         return task
+
+    def _forget(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._running.get(key) is task:
+            del self._running[key]
 
     async def stop(self, topic: str) -> None:
         """Let no move of a topic go on, BEFORE its nodes go.

@@ -27,7 +27,15 @@ from clymq.config import Config
 from clymq.controller.brokers import Brokers
 from clymq.controller.chains import View
 from clymq.controller.roster import Roster
-from clymq.errors import ClymqError, LeaderUnavailable, RemoteProtocolError, SessionLost, TransportError
+from clymq.errors import (
+    ClymqError,
+    LeaderUnavailable,
+    NotHosted,
+    RemoteProtocolError,
+    SessionLost,
+    TransportError,
+    UnknownPartition,
+)
 from clymq.metadata.nodes import Mirror, Pending, SealedBlock
 from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.types import Ack
@@ -81,7 +89,7 @@ class Sealing:
         """Ask who is recorded as leader, then everybody: the record may be behind."""
         leader, request = view.now.leader, _request(view, pending)
         try:
-            return _ended(view, leader, await self._brokers.ask(leader, request))
+            return _ended(view, leader, await self._ask(leader, request))
         except ClymqError as error:
             log.info("%s: block %d is not sealed by %s: %s", view, view.now.block, leader, error)
         others = [name for name in view.members if name != leader]
@@ -96,12 +104,14 @@ class Sealing:
     async def _seal_at_leader(self, view: View, pending: Pending) -> Ended | None:
         """Seal where the leader is; None if it says that it does not lead any more.
 
-        One that does not answer may still be acknowledging: it is waited for until its session has ended.
+        One that does not answer may still be acknowledging: it is waited for until its session has ended. So is one
+        that has not heard of its block: it is about to, and would acknowledge what no fenced replica gets. One that
+        cannot host it says so by `ReplicaDown`, and leads no more.
         """
         leader = view.now.leader
         try:
-            return _ended(view, leader, await self._brokers.ask(leader, _request(view, pending)))
-        except TransportError:
+            return _ended(view, leader, await self._ask(leader, _request(view, pending)))
+        except (TransportError, NotHosted):
             raise
         except ClymqError as error:
             if error.retriable and not error.refresh:
@@ -151,7 +161,7 @@ class Sealing:
             closed = fenced[name]
             try:
                 if not closed.sealed:
-                    closed = await self._brokers.ask(name, _request(view, pending, fence=True, seal=True))
+                    closed = await self._ask(name, _request(view, pending, fence=True, seal=True))
                 return _ended(view, name, closed)._replace(next_leads=name not in down)
             except ClymqError as error:
                 if error.retriable or len(order) - number - 1 < needed:
@@ -185,18 +195,25 @@ class Sealing:
         # All of them first. One that has lost something answers with an error, and is fenced all the same; one that is
         # not fenced does not seal.
         await self._ask_all(view.members, _request(view, pending, fence=True))
-        closed = await self._brokers.ask(pending.trust, _request(view, pending, fence=True, seal=True, trusted=True))
+        closed = await self._ask(pending.trust, _request(view, pending, fence=True, seal=True, trusted=True))
         lost = max(0, told.ends.get(view.now.block, 0) - closed.end)
         log.warning("%s: block %d ends at %d by force, at what %s holds; up to %d messages that were there are lost",
                     view, view.now.block, closed.end, pending.trust, lost)  # fmt: skip
         return _ended(view, pending.trust, closed, lost_messages_max=lost, trusted=pending.trust)
+
+    async def _ask(self, name: str, request: CloseAccept) -> BlockClosed:
+        """Ask a broker. That it does not know the partition is no news of the partition: it has not heard of it yet."""
+        try:
+            return await self._brokers.ask(name, request)
+        except UnknownPartition as error:
+            raise NotHosted(f"{name} does not host {request.topic}/{request.partition} yet: {error}") from error
 
     async def _ask_all(self, names: list[str], request: CloseAccept) -> dict[str, BlockClosed]:
         """Ask several at once; who does not answer is left out."""
 
         async def ask(name: str) -> BlockClosed | None:
             try:
-                return await self._brokers.ask(name, request)
+                return await self._ask(name, request)
             except ClymqError as error:
                 log.info("%s/%s: %s does not close block %d: %s",
                          request.topic, request.partition, name, request.block, error)  # fmt: skip

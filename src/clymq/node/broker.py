@@ -18,10 +18,10 @@ from clymq.broker.hosting import Hosting, Reports
 from clymq.broker.neighbours import ActiveController, Neighbours, PullLinks
 from clymq.clock import Clock, pause
 from clymq.config import Config
-from clymq.errors import BrokerReplaced, ClymqError, ConfigError, LeaderUnavailable
+from clymq.errors import BrokerReplaced, ClosedError, ClymqError, ConfigError, LeaderUnavailable
 from clymq.metadata import nodes
 from clymq.metadata.catalog import Catalog
-from clymq.metadata.store import MetadataStore
+from clymq.metadata.store import MetadataStore, Session
 from clymq.node.figures import Gauge, Totals
 from clymq.protocol.controller import BroInfo, ControllerFound, Property
 from clymq.replication.consensus_links import ConsensusLinks, handlers
@@ -133,6 +133,7 @@ class BrokerNode:
             links=self._links,
             neighbours=self._neighbours,
             reports=reports,
+            session=self._session_id,
         )
 
     @property
@@ -218,8 +219,21 @@ class BrokerNode:
         self._fetch.lose_session()
         self._session_ended.set()
 
+    def _session(self) -> Session | None:
+        """Return the session with the store; None while there is none, because it could not be opened again."""
+        try:
+            session = self._store.session
+        except ClosedError:
+            return None
+        return None if session.lost else session
+
+    def _session_id(self) -> str:
+        session = self._session()
+        return "" if session is None else session.id
+
     def _session_is_confirmed(self) -> bool:
-        return self._store.session.confirmed_within(self._clock.monotonic_ms())
+        session = self._session()
+        return session is not None and session.confirmed_within(self._clock.monotonic_ms())
 
     async def _keep_session(self) -> None:
         """Begin a new session whenever the store has ended the one before, and ask anew what to host."""
@@ -237,27 +251,30 @@ class BrokerNode:
             except ClymqError as error:
                 log.warning("%s: no session: %s", self.name, error)
                 await pause(self._clock, self._config.reconnect_ms_max)
+                # Nobody else will: the session may have begun, and the broker only not be announced.
+                self._session_ended.set()
 
     async def _keep_known(self) -> None:
         """Tell the controller who this is, and how it is doing, every few seconds."""
         while True:
-            free, rates = self._files.free_bytes(self._folder.path), self._gauge.look()
-            properties = Property(self._place.power, rates.cpu, rates.disk_io, disk_free_bytes=free)
-            report = BroInfo(
-                name=self.name,
-                address=self.address,
-                disk_id=self._disk_id,
-                incarnation=self._incarnation,
-                host=self._place.host,
-                rack=self._place.rack,
-                properties=properties,
-            )
             try:
-                await self._controller.ask(report, timeout_ms=ASK_MS)
+                await self._controller.ask(self._info(), timeout_ms=ASK_MS)
                 await pause(self._clock, self._config.config_ms)
             except ClymqError as error:
                 log.info("%s: the controller does not know it yet: %s", self.name, error)
                 await pause(self._clock, self._config.reconnect_ms_min)
+
+    def _info(self) -> BroInfo:
+        free, rates = self._files.free_bytes(self._folder.path), self._gauge.look()
+        return BroInfo(
+            name=self.name,
+            address=self.address,
+            disk_id=self._disk_id,
+            incarnation=self._incarnation,
+            host=self._place.host,
+            rack=self._place.rack,
+            properties=Property(self._place.power, rates.cpu, rates.disk_io, disk_free_bytes=free),
+        )
 
     async def _active_address(self) -> str | None:
         controller = await self._catalog.controller()

@@ -2,14 +2,17 @@
 
 Three roads, all ending in Arrow columns: single messages gather in Python lists and become columns when the batch is
 built; whole columns and Arrow tables go straight through with no loop in Python. They may be mixed; order is kept.
+What has values only, as most batches do, is written down without asking Arrow for more than the values (`plain`).
 """
 
 from __future__ import annotations
 
 import array
 import hashlib
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,26 +33,39 @@ from clymq.record.layout import (
     MAGIC,
     PRODUCER_FIELDS_END,
     VERSION,
+    Buffer,
     Flag,
     Kind,
     padded,
 )
+from clymq.record.plain import plain_values
 from clymq.record.sizes import largest_message
 
 Columns = dict[str, Any]  # name -> pa.Array
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
+# Pieces and their length together, the length unpacked, how many messages, which columns, the first and last time.
+_Body = tuple[Sequence[Buffer | pa.Buffer], int, int, int, Flag, tuple[int, int]]
 
 MESSAGE_BYTES_MAX: Final = Config().message_bytes_max
 PRODUCER_ID_BYTES: Final = 16
 # A producer names itself in every push, and hashing a name takes longer than finding it again.
 PRODUCER_NAMES_KEPT: Final = 1024
 _NO_PRODUCER: Final = bytes(PRODUCER_ID_BYTES)
+_BYTES_TYPES: Final = bytes, bytearray
+_OFFSET: Final = struct.Struct("<i")
+# Up to here plain Python has the values side by side sooner than Arrow.
+_FEW_VALUES: Final = 16
 
 
 @lru_cache(maxsize=PRODUCER_NAMES_KEPT)
 def producer_id(name: str) -> bytes:
     """Return the 16 bytes that stand for a producer's name in every batch."""
     return hashlib.sha256(name.encode()).digest()[:PRODUCER_ID_BYTES]
+
+
+def value_column(values: Sequence[bytes]) -> pa.Array:
+    """Return values as a column, for `BatchBuilder.add_columns`; raise `InvalidRequest` for what is no bytes."""
+    return _array(body.FIELDS["value"], values)
 
 
 class BatchBuilder:
@@ -88,10 +104,19 @@ class BatchBuilder:
             size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)  # checked: they are bytes
         if size > self._message_bytes_max:
             self._refuse_message(size)
+        at = len(self._values)
         self._values.append(value)
-        self._keys.append(key)
-        self._headers.append(pairs)
-        self._timestamps.append(timestamp)
+        if key is not None:
+            _put(self._keys, at, key)
+        if pairs is not None:
+            _put(self._headers, at, pairs)
+        if timestamp is not None:
+            _put(self._timestamps, at, timestamp)
+        return self
+
+    def add_checked(self, values: Iterable[bytes]) -> BatchBuilder:
+        """Add a message for each value. They are `bytes`, and none is too large: the caller has seen to that."""
+        self._values += values
         return self
 
     def add_values(self, values: Sequence[bytes]) -> BatchBuilder:
@@ -145,29 +170,25 @@ class BatchBuilder:
         if not 1 <= cmdindex < 2**64 or not 0 <= epoch < 2**32:
             raise InvalidRequest(f"cmdindex {cmdindex} counts from 1 and fits 64 bits, epoch {epoch} from 0 and 32")
         _check_time("now", now)
-        self._gather()
-        if not self._chunks:
-            raise InvalidRequest("a batch has at least one message")
-        columns, flags, times = _join(self._chunks, now)
+        pieces, packed_length, unpacked_length, count, flags, times = self._plain_body(now) or self._body(now)
         if sparse:
             flags |= Flag.SPARSE
-        message = body.encode(columns)
-        packed = body.pack(message, self._codec)
-        size = max(message.size, packed.size)
+        size = max(packed_length, unpacked_length)
         if size > self._batch_bytes_max:
             raise MessageTooLarge(
-                f"a batch of {columns.num_rows} messages has {size} bytes; {self._batch_bytes_max} are allowed",
+                f"a batch of {count} messages has {size} bytes; {self._batch_bytes_max} are allowed",
                 size_bytes=size,
                 limit_bytes=self._batch_bytes_max,
                 hint="send fewer messages in one batch",
             )
         result = _assemble(
-            packed,
+            pieces,
+            packed_length,
             kind=Kind.DATA,
             codec=self._codec,
             flags=flags,
-            count=columns.num_rows,
-            unpacked_length=message.size,
+            count=count,
+            unpacked_length=unpacked_length,
             epoch=epoch,
             producer=_producer(producer),
             cmdindex=cmdindex,
@@ -176,7 +197,32 @@ class BatchBuilder:
         self.clear()
         return result
 
+    def _plain_body(self, now: int) -> _Body | None:
+        """Return the body of a batch that has values only, in one piece of memory; None for every other."""
+        if self._codec != "none" or len(self._chunks) > 1:
+            return None
+        if self._chunks or len(self._values) > _FEW_VALUES:
+            self._gather()
+            found = _values_alone(self._chunks)
+        else:
+            found = None if self._keys or self._headers or self._timestamps else _few_side_by_side(self._values)
+        if found is None:
+            return None
+        count, offsets, data = found
+        pieces, length = plain_values(count, offsets, data, now)
+        return pieces, length, length, count, Flag(0), (now, now)
+
+    def _body(self, now: int) -> _Body:
+        self._gather()
+        if not self._chunks:
+            raise InvalidRequest("a batch has at least one message")
+        columns, flags, times = _join(self._chunks, now)
+        message = body.encode(columns)
+        packed = body.pack(message, self._codec)
+        return [packed], packed.size, message.size, columns.num_rows, flags, times
+
     def _new_lists(self) -> None:
+        """Begin anew; of the columns that most messages do not have, only as much is kept as there is (`_put`)."""
         self._values: list[bytes] = []
         self._keys: list[bytes | None] = []
         self._headers: list[list[tuple[str, bytes | None]] | None] = []
@@ -185,13 +231,12 @@ class BatchBuilder:
     def _gather(self) -> None:
         """Turn the single messages gathered so far into a chunk of columns, those without content left out."""
         if self._values:
-            columns: dict[str, Any] = {"value": self._values}
-            if any(key is not None for key in self._keys):
-                columns["key"] = self._keys
-            if any(timestamp is not None for timestamp in self._timestamps):
-                columns["timestamp"] = self._timestamps
-            if any(self._headers):
-                columns["headers"] = self._headers
+            count = len(self._values)
+            given: dict[str, list[Any]] = {
+                "key": self._keys, "timestamp": self._timestamps, "headers": self._headers
+            }  # fmt: skip
+            columns: dict[str, list[Any]] = {"value": self._values}
+            columns |= {name: column + [None] * (count - len(column)) for name, column in given.items() if column}
             self._chunks.append(_chunk(columns))
             self._new_lists()
 
@@ -223,7 +268,8 @@ def control_batch(payload: bytes, *, seal: bool = False) -> bytes:
             f"a control batch of {len(payload)} bytes", size_bytes=len(payload), limit_bytes=BATCH_BYTES_MAX
         )
     return _assemble(
-        pa.py_buffer(payload),
+        [payload],
+        len(payload),
         kind=Kind.CONTROL,
         codec="none",
         flags=Flag.SEAL if seal else Flag(0),
@@ -237,7 +283,8 @@ def control_batch(payload: bytes, *, seal: bool = False) -> bytes:
 
 
 def _assemble(
-    packed: pa.Buffer,
+    pieces: Sequence[Buffer | pa.Buffer],
+    length: int,
     *,
     kind: Kind,
     codec: str,
@@ -251,14 +298,17 @@ def _assemble(
 ) -> bytes:
     head = bytearray(HEADER_BYTES)
     HEADER.pack_into(
-        head, 0, MAGIC, VERSION, kind, CODECS.index(codec), flags, count, packed.size, unpacked_length, epoch,
+        head, 0, MAGIC, VERSION, kind, CODECS.index(codec), flags, count, length, unpacked_length, epoch,
         producer, cmdindex, *times, 0, 0, 0, 0, 0, 0, 0,
     )  # fmt: skip
-    padding = bytes(padded(packed.size) - packed.size)
-    body_crc = crc32c(padding, crc32c(packed, crc32c(memoryview(head)[:PRODUCER_FIELDS_END])))
+    padding = bytes(padded(length) - length)
+    body_crc = crc32c(memoryview(head)[:PRODUCER_FIELDS_END])
+    for piece in pieces:
+        body_crc = crc32c(piece, body_crc)
+    body_crc = crc32c(padding, body_crc)
     CRC.pack_into(head, BODY_CRC_AT, body_crc)
     CRC.pack_into(head, HEADER_CRC_AT, crc32c(memoryview(head)[:HEADER_CRC_AT]))
-    return b"".join((head, packed, padding))
+    return b"".join((head, *pieces, padding))
 
 
 def _producer(producer: str | bytes) -> bytes:
@@ -277,7 +327,7 @@ def _producer(producer: str | bytes) -> bytes:
 
 def _bytes_of(what: str, value: object) -> int:
     """Return the size of bytes, or say that they are none."""
-    if isinstance(value, bytes | bytearray):
+    if isinstance(value, _BYTES_TYPES):
         return len(value)
     if isinstance(value, memoryview) and value.contiguous:
         return value.nbytes
@@ -301,6 +351,34 @@ def _header_pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
         if pair[1] is not None:
             _bytes_of(f"header {pair[0]!r}", pair[1])
     return pairs
+
+
+def _put(column: list[Any], at: int, item: object) -> None:
+    """Put an item into a column of which only as much is kept as there is; what is missing before it is nothing."""
+    if len(column) < at:
+        column += [None] * (at - len(column))
+    column.append(item)
+
+
+def _few_side_by_side(values: list[bytes]) -> tuple[int, Buffer, Buffer] | None:
+    """Return how many values there are, where each begins and the last ends, and all of them in one piece."""
+    if not values or any(type(value) is not bytes for value in values):
+        return None
+    ends = array.array("i", accumulate(map(len, values), initial=0))
+    return len(values), ends.tobytes(), b"".join(values)
+
+
+def _values_alone(chunks: list[Columns]) -> tuple[int, Buffer, Buffer] | None:
+    """Return the same of a single column of values that Arrow holds from its first on; None for anything else."""
+    if len(chunks) != 1 or len(chunks[0]) != 1:
+        return None
+    column = chunks[0]["value"]
+    _, offsets, data = column.buffers()
+    count = len(column)
+    if column.offset or _OFFSET.unpack_from(offsets)[0]:
+        return None
+    (end,) = _OFFSET.unpack_from(offsets, 4 * count)
+    return count, offsets[: 4 * (count + 1)], data[:end] if end else b""
 
 
 def _chunk(columns: Mapping[str, Any]) -> Columns:

@@ -5,6 +5,9 @@ lengths differ from batch to batch. To compare them with the table takes a fifth
 flatbuffer. Plain are: no headers, a key for each message or for none, no nulls, no codec of Arrow's own. What is not
 plain is not wrong; it is read the long way (`body`).
 
+The same bytes are written here for the plainest of them, values with one time for all: Arrow would take longer to be
+asked than the answer takes to write down.
+
 What is found here is what the metadata says. That the buffers lie inside the body, and the offsets inside the buffers,
 is for Arrow's own reader and its full validation to say, for plain batches as for all others.
 """
@@ -13,6 +16,8 @@ from __future__ import annotations
 
 import struct
 from typing import Final
+
+from clymq.record.layout import Buffer, padded
 
 # What lies between the numbers that differ, from the continuation mark on, by the number of columns: up to bodyLength,
 # up to the number of rows, up to the buffers, and between the buffers and the nodes.
@@ -56,6 +61,36 @@ class _Plain:
 
 # By the flag bits of the columns that may be left out: keys, headers.
 _PLAIN: Final = {0: _Plain(2), 1: _Plain(3)}
+_VALUES_BETWEEN: Final = _between(2)
+_VALUES_METADATA: Final = struct.Struct("<40sq24sq8s10q8s4q")
+_TIME: Final = struct.Struct("<q")
+_PADDING: Final = tuple(bytes(count) for count in range(8))
+
+
+def plain_values(count: int, offsets: Buffer, data: Buffer, time: int) -> tuple[list[Buffer], int]:
+    """Return the message of `count` values that lie in `data`, all of one time, in pieces; and how many bytes they are.
+
+    `offsets` are count + 1 numbers of 32 bits, from 0 to the length of `data`.
+    """
+    sizes, rows, buffers, nodes = _VALUES_BETWEEN
+    offsets_bytes, data_bytes, times_bytes = 4 * (count + 1), len(data), 8 * count
+    data_at = padded(offsets_bytes)
+    times_at = data_at + padded(data_bytes)
+    body_bytes = times_at + times_bytes
+    metadata = _VALUES_METADATA.pack(
+        sizes, body_bytes, rows, count, buffers,
+        0, 0, 0, offsets_bytes, data_at, data_bytes, times_at, 0, times_at, times_bytes,
+        nodes, count, 0, count, 0,
+    )  # fmt: skip
+    pieces = [
+        metadata,
+        offsets,
+        _PADDING[data_at - offsets_bytes],
+        data,
+        _PADDING[times_at - data_at - data_bytes],
+        _TIME.pack(time) * count,
+    ]
+    return pieces, len(metadata) + body_bytes
 
 
 def plain_times_at(message: memoryview, columns: int, count: int) -> int | None:

@@ -192,8 +192,9 @@ class FetchDriver:
 
     def perform(self) -> None:
         """Write what has gathered."""
-        if self._leader is not None:
-            self._leader.perform()
+        leader = self._leader
+        if leader is not None:
+            self._attempt(leader.perform)
 
     def lose_session(self) -> None:
         """The session with the store is lost, and with it the leadership."""
@@ -212,6 +213,11 @@ class FetchDriver:
         """Whether nothing would be missed if this replica vanished now."""
         return self._leader is None or self._holders.cover(self.log.block.last_index)
 
+    @property
+    def is_begun_by_majority(self) -> bool:
+        """Whether a majority has the state that the block begins with; a leader's to know."""
+        return self._holders.cover(1)
+
     def remind(self) -> None:
         """Say again what nobody may have heard."""
         if self.down is not None:
@@ -223,11 +229,9 @@ class FetchDriver:
         """Keep the machine's state; return whether that is done, or never will be."""
         if self.down is not None:
             return True
-        try:
-            return self.log.checkpoint()
-        except StorageError as error:
-            self._fail(error)
-            return True
+        saved: list[bool] = []
+        self._attempt(lambda: saved.append(self.log.checkpoint()))
+        return saved[0] if saved else True
 
     def close(self) -> None:
         """Let go of the files; whoever waits is told."""
@@ -306,6 +310,18 @@ class FetchDriver:
             self._leader.fail(error)
         else:
             self._fail(error)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except StorageError as error:
+            self._fail(error)
+        except Exception as error:
+            # One that does not understand itself must not go on; the other blocks of this process must.
+            log.exception("%s: met an error that it has no name for", self.group.name)
+            lost = ReplicaLost(f"{self.group.name}: {type(error).__name__}: {error}")
+            lost.__cause__ = error
+            self._fail(lost)
 
     def _fail(self, error: ClymqError) -> None:
         """This replica writes no more; it serves what it has, as far as the disk gives it."""

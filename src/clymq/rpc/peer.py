@@ -222,6 +222,10 @@ class Peer:
         asks.begin(Ask(correlation, verb, key, buffers, size, done, timeout_ms))
         return correlation
 
+    def flush(self) -> None:
+        """Send now what waits for the end of this turn of the event loop: nothing more is going to join it."""
+        self._wire.flush()
+
     def give_up(self, correlation: int) -> None:
         """No longer wait for an answer; `done` is not called any more."""
         if self._asks is not None:

@@ -131,3 +131,31 @@ def test_a_raft_replica_gives_nothing_up() -> None:
     broker = Broker(sealed=False, batches=4)
     block = broker.hosts(place)
     assert block.open() == (False, 0)
+
+
+def test_rot_in_a_whole_block_is_never_handed_out_and_is_mended_from_another() -> None:
+    broker, (place, source) = Broker(sealed=True), whole()
+    block = broker.hosts(place)
+    assert block.open() == (True, 0)
+    seen = bytes(block.read(0, 1))
+    broker.files.flip(f"{PATH}/batches", len(seen) + 200, 3)
+    assert bytes(block.read(0, 1)) == seen
+    with pytest.raises(NotReady):
+        block.read(0, 1 << 20)
+    assert (block.whole, block.is_open) == (False, False)
+    assert block.open() == (False, 0)
+    asyncio.run(block.mend([Source(source)], lambda _: None))
+    assert block.whole
+    assert bytes(block.read(0, 1 << 20)) == bytes(source.read(0, 1 << 20))
+    block.close()
+    assert broker.hosts(place).open() == (True, 0)
+
+
+def test_a_source_with_rot_gives_nothing_to_who_mends_and_is_mended_itself() -> None:
+    broker = Broker(sealed=True)
+    block = broker.hosts(place_of(broker))
+    assert block.open() == (True, 0)
+    broker.files.flip(f"{PATH}/batches", 200, 3)
+    with pytest.raises(NotReady):
+        block.read_at(0, 1 << 20)
+    assert not block.is_open

@@ -14,7 +14,7 @@ from clymq.broker.sharing import RANGES_MAX, Sharing
 from clymq.clock import ManualClock
 from clymq.config import Config
 from clymq.errors import ClymqError, InvalidRequest, Overloaded
-from clymq.protocol.broker import Ack, Extend, Lease, Nack, OffsetRange, Pull, Reject
+from clymq.protocol.broker import Ack, Extend, Lease, Nack, OffsetRange, Pull, Pulled, Reject
 from clymq.replication import entries
 from clymq.replication.cursors import DEAD_LETTERS_MAX, Cursor, Groups
 from clymq.replication.handed_over import decode_group
@@ -81,7 +81,7 @@ class Asked:
     @property
     def leases(self) -> tuple[Lease, ...]:
         (outcome,) = self.outcomes
-        assert not isinstance(outcome, ClymqError), outcome
+        assert isinstance(outcome, Pulled), outcome
         return outcome.leases
 
     @property
@@ -92,11 +92,19 @@ class Asked:
 class World:
     """One partition with `end` messages, and a group that begins at 0."""
 
-    def __init__(self, end: int = 10, **config: int) -> None:
+    def __init__(self, end: int = 10, **config: Any) -> None:
         self.clock = ManualClock()
         self.log = Log(end)
         self.log.groups.apply(entries.Prepare(group=GROUP, offset=0))
-        partition = SimpleNamespace(topic="t", name="0", uid="u", config=Config(**config), sealed={}, active=self.log)
+        partition = SimpleNamespace(
+            topic="t",
+            name="0",
+            uid="u",
+            config=Config(**config),
+            sealed={},
+            sealed_with=lambda _: None,
+            active=self.log,
+        )
         around = SimpleNamespace(
             clock=self.clock,
             locating=SimpleNamespace(known=lambda *_: None),
@@ -189,17 +197,16 @@ def test_a_long_range_that_is_worn_is_buried_part_by_part_and_the_rest_waits_as_
     assert len(decode_group(record).delays) == 1
 
 
-def test_more_than_the_log_can_bury_is_not_rejected_at_once() -> None:
+def test_of_a_reject_of_very_much_a_part_is_buried_and_the_rest_comes_again() -> None:
     world = World(end=10_000_000)
-    pulled = world.pull()
-    asked = world.ask(Reject, pulled.leases)
-    assert isinstance(asked.outcomes[0], Overloaded)
-    assert world.log.written == []
-    few = (OffsetRange(0, 1),)
-    asked = world.ask(Reject, pulled.leases, ranges=few)
+    asked = world.ask(Reject, world.pull().leases)
+    assert len(world.log.written) == DEAD_LETTERS_MAX
     world.log.apply()
-    assert not isinstance(asked.outcomes[0], ClymqError)
-    assert len(world.log.groups.ptp[GROUP].dead) == 1 < DEAD_LETTERS_MAX
+    assert [type(outcome) for outcome in asked.outcomes] == [Overloaded]
+    assert len(world.log.groups.ptp[GROUP].dead) == DEAD_LETTERS_MAX
+    world.clock.advance(2_000)
+    low = world.log.groups.ptp[GROUP].cursor.low
+    assert world.pull().ranges == [(low, 10_000_000)]
 
 
 @pytest.mark.parametrize("lease_ms", [-1, 86_400_001, 2**63, 2**64 - 1])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clymq.client.identity import default_name
-from clymq.client.partitioning import Sticky, by_key, by_key_column, cut_table, cuts, partition_of
+from clymq.client.partitioning import Sticky, by_key, by_key_column, cut_table, cut_values, cuts, partition_of
 from clymq.client.receipts import merged
+from clymq.errors import InvalidRequest
 from clymq.types import check_name
 
 FOUR = ("0", "1", "2", "3")
@@ -57,6 +58,28 @@ def test_cuts_cover_everything_once_within_the_limit(sizes: list[int], limit: in
     for (start, end, size), (_, after, _) in pairwise(found):
         assert size + sizes[end] > limit
         assert after > end > start
+
+
+@given(sizes=st.lists(st.integers(0, 300), max_size=60), limit=st.integers(1, 1000))
+def test_values_are_cut_into_columns_within_the_limit(sizes: list[int], limit: int) -> None:
+    values = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    pieces = list(cut_values(values, 12, limit))
+    assert [value for column, _ in pieces for value in column.to_pylist()] == values
+    for column, size in pieces:
+        assert size == sum(len(value) + 12 for value in column.to_pylist())
+        assert len(column) >= 1
+        assert size <= limit or len(column) == 1
+
+
+def test_equal_values_fill_their_columns() -> None:
+    lengths = [len(column) for column, _ in cut_values([bytes(88)] * 1000, 12, 10_000)]
+    assert lengths == [100] * 10
+
+
+@pytest.mark.parametrize("values", [["text"], [1], [None], [b"x", None], [b"x", 1]])
+def test_what_is_no_bytes_is_refused_by_the_cut(values: list[bytes]) -> None:
+    with pytest.raises(InvalidRequest):
+        list(cut_values(values, 12, 100))
 
 
 def test_a_table_is_cut_where_it_is_large() -> None:

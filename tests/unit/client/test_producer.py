@@ -113,15 +113,20 @@ def test_a_push_does_not_linger_when_nothing_is_on_its_way() -> None:
 
 def test_pushes_gather_while_another_is_on_its_way_and_leave_when_it_is_stored() -> None:
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
         await producer.push("t", b"warm")
+        partition.hold = True
         pushing = [asyncio.create_task(producer.push("t", b"first"))]
+        await until(lambda: len(partition.pushes) == 2, cluster.clock)
         for number in range(5):
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
             pushing.append(asyncio.create_task(producer.push("t", b"%d" % number)))
+            await pause(cluster.clock, 1)
+        assert len(partition.pushes) == 2
+        partition.hold = False
+        partition.commit()
         await asyncio.gather(*pushing)
-        assert cluster.asked["Push"] == 3
-        assert cluster.topics["t"]["0"].values()[2:] == [b"%d" % n for n in range(5)]
+        assert len(partition.pushes) == 3
+        assert partition.values() == [b"warm", b"first", *(b"%d" % n for n in range(5))]
 
     producing(main, linger_ms=60_000)
 
@@ -369,9 +374,13 @@ def test_cancelling_a_push_keeps_the_order_of_the_others() -> None:
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
         partition = cluster.topics["t"]["0"]
         await producer.push("t", b"warm")
+        partition.hold = True
         pushing = [asyncio.create_task(producer.push("t", b"%d" % n)) for n in range(5)]
         await pause(cluster.clock, 1)
         pushing[2].cancel()
+        await pause(cluster.clock, 1)
+        partition.hold = False
+        partition.commit()
         done = await asyncio.gather(*pushing, return_exceptions=True)
         assert isinstance(done[2], asyncio.CancelledError)
         assert partition.values() == [b"warm", b"0", b"1", b"2", b"3", b"4"]

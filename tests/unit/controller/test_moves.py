@@ -19,6 +19,7 @@ from clymq.errors import (
     ConnectionLost,
     InvalidRequest,
     NotEnoughReplicas,
+    NotHosted,
     NotLeader,
     ReplicaLost,
     RequestTimeout,
@@ -612,6 +613,28 @@ def test_a_leader_that_says_itself_that_it_does_not_lead_is_fenced() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("unheard", [NotHosted("block 1 is not here"), UnknownPartition("t/p is not hosted here")])
+def test_a_leader_that_has_not_heard_of_its_block_yet_is_waited_for(unheard: ClymqError) -> None:
+    """It would hear of it a moment later, begin to lead, and acknowledge what the fenced replicas never get."""
+
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        leader, late = view.now.leader, [unheard]
+
+        async def refuse(name: str, request: Any) -> None:
+            if isinstance(request, CloseAccept) and name == leader and late:
+                if not request.fence:
+                    late.pop()
+                raise unheard
+
+        world.brokers.before = refuse
+        await world.ask(SetPartitionState("t", "p", Ack.QUORUM))
+        assert not any(request.fence for _, request in world.brokers.asked(CloseAccept))
+        assert (await world.view()).now.block == 2
+
+    run(test)
+
+
 def test_where_the_furthest_cannot_seal_the_next_does_if_enough_are_fenced_without_it() -> None:
     async def test(world: World) -> None:
         view = await world.make(ack=Ack.LEADER)
@@ -883,3 +906,24 @@ def test_row_65_the_next_block_lands_on_a_broker_that_joined_and_old_blocks_stay
             assert "Broker3" not in {each.broker for each in view.sealed[0].replicas}
 
     run(test)
+
+
+def test_a_move_that_has_just_ended_is_not_taken_for_the_one_that_begins() -> None:
+    """Between its last step and its callbacks a task is over and still known; who waited for it would not be served."""
+
+    async def test() -> None:
+        begun: list[str] = []
+
+        async def finish(key: tuple[str, str]) -> None:
+            begun.append("/".join(key))
+
+        moves: Any = object.__new__(Moves)
+        moves._running, moves._finish, moves._spawn = {}, finish, asyncio.create_task
+        first = moves.begin(("t", "p"))
+        while not first.done():
+            await asyncio.sleep(0)
+        moves._running["t", "p"] = first
+        await moves.begin(("t", "p"))
+        assert begun == ["t/p", "t/p"]
+
+    asyncio.run(test())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
@@ -29,6 +30,41 @@ def mended(data: bytearray) -> bytes:
     struct.pack_into("<I", data, 104, crc32c(bytes(data[HEADER_BYTES:]), crc32c(bytes(data[:64]))))
     struct.pack_into("<I", data, 108, crc32c(bytes(data[:108])))
     return bytes(data)
+
+
+def as_arrow_writes(values: list[bytes], now: int) -> bytes:
+    columns = pa.RecordBatch.from_arrays(
+        [pa.array(values, pa.binary()), pa.array([now] * len(values), pa.int64())], schema=body.schema_of(0)
+    )
+    return body.encode(columns).to_pybytes()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 64, 1000])
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 100])
+def test_what_is_written_without_arrow_is_what_arrow_writes(count: int, length: int) -> None:
+    values = [bytes([n % 256]) * (length + n % 3) for n in range(count)]
+    roads = [BatchBuilder() for _ in range(4)]
+    for value in values:
+        roads[0].add(value)
+    roads[1].add_values(values)
+    roads[2].add(values[0]).add_checked(values[1:])
+    roads[3].add_columns(value=pa.array([b"before", *values], pa.binary()).slice(1))
+    for builder in roads:
+        batch = Batch.parse(builder.build(producer="p", cmdindex=1, now=-7))
+        assert bytes(batch.payload()) == as_arrow_writes(values, -7)
+        assert batch.values() == values
+        assert (batch.first_timestamp, batch.last_timestamp, batch.flags) == (-7, -7, 0)
+
+
+def test_columns_that_only_some_messages_have_are_where_they_belong() -> None:
+    builder = (
+        BatchBuilder().add(b"0").add(b"1", key=b"k").add(b"2").add(b"3", timestamp=9).add(b"4", headers={"h": b"v"})
+    )
+    records = list(Batch.parse(builder.add_checked([b"5"]).build(producer="p", cmdindex=1, now=5)))
+    assert [record.value for record in records] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert [record.key for record in records] == [None, b"k", None, None, None, None]
+    assert [record.timestamp for record in records] == [5, 5, 5, 9, 5, 5]
+    assert [record.headers for record in records] == [(), (), (), (), (("h", b"v"),), ()]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 64, 65, 1000])

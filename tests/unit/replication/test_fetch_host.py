@@ -11,7 +11,7 @@ from clymq.config import load
 from clymq.errors import ConfigError, InvalidRequest, NotLeader, ReplicaLost
 from clymq.protocol.hosting import BlockClosed
 from clymq.record.batch import Batch
-from clymq.replication.fetch_host import REST_MS, TICK_MS
+from clymq.replication.fetch_host import REMIND_MS, REST_MS, TICK_MS
 from clymq.replication.machine import PartitionMachine
 from fetch_hosts import CONFIG, LOG, Hosts, Producer, values_of
 
@@ -284,3 +284,24 @@ def test_many_blocks_share_a_host() -> None:
     broker.driver.seal(9, answers.append)
     hosts.clock.advance(10)
     assert isinstance(answers[0], BlockClosed)
+
+
+def test_a_block_that_does_not_understand_itself_stops_and_takes_nobody_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One clock lets all blocks of a process write and save their states: it must not stop for one of them."""
+    hosts = Hosts()
+    pushed(hosts, 3)
+    driver = hosts.driver("a")
+
+    def astray() -> bool:
+        raise AssertionError("a state that cannot be")
+
+    monkeypatch.setattr(driver.log, "checkpoint", astray)
+    pushed_on = hosts.producer("q")
+    pushed_on.begin()
+    hosts.clock.advance(REST_MS + 2 * TICK_MS)
+    assert isinstance(driver.down, ReplicaLost)
+    assert [type(error) for error in hosts.owner("a").downs] == [ReplicaLost]
+    hosts.clock.advance(2 * REMIND_MS)
+    assert len(hosts.owner("a").downs) > 1  # it still ticks

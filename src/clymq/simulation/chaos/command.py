@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import shutil
+import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,10 +72,20 @@ def _run(options: Options, arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {options.seed}, {options.store}, {options.mode}: history and logs in {folder}", flush=True)
     chaos = Chaos(options, folder, size=size, mutation=arguments.mutation, say=lambda text: print(text, flush=True))
-    code = _tell(asyncio.run(chaos.run()), options.minutes)
+    try:
+        verdict = asyncio.run(_until_interrupted(chaos))
+    except KeyboardInterrupt:
+        return 130
+    code = _tell(verdict, options.minutes)
     if code == 0 and not arguments.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return code
+
+
+async def _until_interrupted(chaos: Chaos) -> Verdict:
+    """Make the run; SIGTERM ends it as the keyboard does, so that no process is left behind."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    return await chaos.run()
 
 
 def _check(paths: Sequence[Path]) -> int:
