@@ -1,4 +1,4 @@
-"""The lease table against its promise: every message that is not finished is in exactly one place, and nobody's twice."""
+"""The lease table against its promise: every message that is not finished is in one place, and nobody's twice."""
 
 from __future__ import annotations
 

@@ -53,6 +53,8 @@ B = TypeVar("B", bound=FetchBlock)
 RETRY_MS = 200.0
 RETRY_MS_MAX = 5_000.0
 SOURCE_MS_MAX = 10_000.0
+# A broker with an empty disk may have thousands of blocks to mend; others need descriptors and neighbours as well.
+MENDS_MAX = 16
 
 
 class HostedPartition:
@@ -162,6 +164,7 @@ class Hosting:
         self._named: set[tuple[str, int]] = set()
         self._looked_for_strays = False
         self._closed = False
+        self._mending = asyncio.Semaphore(MENDS_MAX)
 
     @property
     def partitions(self) -> list[HostedPartition]:
@@ -326,7 +329,7 @@ class Hosting:
         if block is not None and block.is_open:
             # Whoever it was to mend from at first may have left.
             block.replicas = place.replicas
-            if place.copy and block.whole:
+            if (place.copy or place.down) and block.whole:
                 self._reports.whole(partition, block.number)  # said before it was asked for, nobody took note of it
             return
         if partition.active is not None and partition.active.number == place.block:
@@ -343,7 +346,7 @@ class Hosting:
         self._down.discard((place.uid, place.block))
         if not whole:
             self._spawn(self._mend(partition, block))
-        elif place.copy or was_down:
+        elif place.copy or place.down or was_down:
             self._reports.whole(partition, block.number)
 
     def _release(self, partition: HostedPartition, named: set[tuple[str, int]]) -> None:
@@ -459,10 +462,11 @@ class Hosting:
         pause_ms = RETRY_MS
         while partition.sealed.get(block.number) is block and not block.whole:
             try:
-                await block.mend(
-                    self._sources(partition, block.number, block.replicas),
-                    lambda messages: self._reports.lost(partition, block.number, messages),
-                )
+                async with self._mending:
+                    await block.mend(
+                        self._sources(partition, block.number, block.replicas),
+                        lambda messages: self._reports.lost(partition, block.number, messages),
+                    )
                 log.info("%s/%s: block %d is whole", partition.topic, partition.name, block.number)
                 self._reports.whole(partition, block.number)
             except ClymqError as error:

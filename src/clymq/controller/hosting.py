@@ -192,4 +192,5 @@ def _sealed_block(view: View, sealed: Sealed, roster: Roster, broker: str, *, co
         last_append_time=block.last_append_time,
         copy=copy,
         trusted=block.trusted,
+        down=any(each.down for each in sealed.replicas if each.broker == broker),
     )

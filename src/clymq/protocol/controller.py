@@ -469,6 +469,8 @@ class HostedBlock(Struct, frozen=True, omit_defaults=True):
     """Of a sealed one: a new copy, to be made from the replicas, which do not name this broker yet."""
     trusted: str = ""
     """Of a sealed one that was ended by force: the broker whose log counts. Others may hold something else."""
+    down: bool = False
+    """Of a sealed one: this broker's replica was reported as lost. If it is whole after all, it is to be said."""
 
 
 class BrokerConfig(Reply, frozen=True):

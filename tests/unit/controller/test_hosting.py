@@ -256,6 +256,24 @@ def test_a_report_about_a_disk_that_the_replica_is_not_on_changes_nothing() -> N
     run(test)
 
 
+def test_a_replica_that_was_lost_is_asked_to_say_so_if_it_is_whole_after_all() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        lost = view.members[1]
+        world.brokers.append(view.partition.value.uid, 1, 10)
+        await world.ask(down(view, 1, lost))
+        await world.until_true(lambda: at_block(world, 2), "the next block begins")
+        config = await world.ask(BroGetConfig(lost, f"disk-{lost}"))
+        assert [(each.block, each.down) for each in config.blocks if each.sealed] == [(1, True)]
+        other = await world.ask(BroGetConfig(view.members[0], f"disk-{view.members[0]}"))
+        assert not any(each.down for each in other.blocks)
+        uid = view.partition.value.uid
+        await world.ask(UpdateDup("t", "p", uid, 1, lost, 10, disk_id=f"disk-{lost}", whole=True))
+        assert not any(each.down for each in (await world.view()).sealed[0].replicas)
+
+    run(test)
+
+
 def test_a_thousand_reports_at_once_are_all_heard() -> None:
     async def test(world: World) -> None:
         view = await world.make()

@@ -145,13 +145,14 @@ def test_a_replica_that_mends_asks_those_that_the_tree_names_now() -> None:
     run(test())
 
 
-def test_a_copy_that_was_whole_before_it_was_asked_for_is_reported_when_it_is() -> None:
+@pytest.mark.parametrize("wanted", ["copy", "down"])
+def test_a_replica_that_was_whole_before_it_was_asked_for_is_reported_when_it_is(wanted: str) -> None:
     async def test() -> None:
         broker = Broker()
         sealed = broker.make_sealed()
         broker.apply(sealed)
         assert broker.told.wholes == []
-        broker.apply(named(sealed, copy=True))
+        broker.apply(named(sealed, **{wanted: True}))
         assert broker.told.wholes == [1]
         await broker.hosting.close()
 
