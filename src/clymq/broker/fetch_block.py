@@ -74,6 +74,10 @@ class FetchBlock:
         """The log on this broker's disk; to look at."""
         return self.driver.log.block
 
+    def let_go(self) -> None:
+        """The block is served here no longer: whoever waits at its end asks elsewhere."""
+        self._readers.fail(NotLeader(f"{self._me} has let go of {self.driver.group.name}"))
+
     # --- Verbs ---
 
     def push(self, call: Call, config: Config) -> None:

@@ -409,6 +409,7 @@ class Hosting:
             self._raft.remove(active.driver.group)
         elif isinstance(active, FetchBlock):
             self._fetch.remove(active.driver.group.name)
+            active.let_go()
         if active is not None:
             self._reports.ends(partition, active)
 

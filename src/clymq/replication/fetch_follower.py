@@ -116,6 +116,12 @@ class FetchFollower:
                 self._break(error)
             else:
                 self._pause(error)
+        except Exception as error:
+            # It would never ask again, and nobody would know.
+            log.exception("%s: met an error that it has no name for", self._place.group.name)
+            lost = ReplicaLost(f"{self._place.group.name}: {type(error).__name__}: {error}")
+            lost.__cause__ = error
+            self._break(lost)
 
     # --- Taking ---
 

@@ -187,6 +187,19 @@ def test_a_log_that_contradicts_itself_stops_the_follower() -> None:
     assert [error.code for error in hosts.owner("b").downs] == ["ReplicaLost"]
 
 
+def test_an_error_without_a_name_stops_the_follower_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Hosts()
+    producer = pushed(hosts, 1)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr(hosts.driver("b").log, "write", fail)
+    producer.push(b"x")
+    hosts.clock.advance(50)
+    assert [error.code for error in hosts.owner("b").downs] == ["ReplicaLost"]
+
+
 # --- What a pull proves ---
 
 
