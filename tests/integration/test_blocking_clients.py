@@ -169,7 +169,10 @@ def test_an_interrupt_ends_a_call_that_waits_and_the_client_goes_on(clymq_bootst
         assert process.stdout.readline() == "waiting\n"
         time.sleep(0.3)  # so that it waits; an interrupt that comes sooner is no less welcome
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=SECONDS_MAX)
+        try:
+            rest, _ = process.communicate(timeout=SECONDS_MAX)
+        finally:
+            process.kill()
         assert rest == "interrupted 0\n['MainThread']\n"
         assert process.returncode == 0
 

@@ -11,6 +11,7 @@ import pytest
 
 from clymq import Ack, AsyncProducer, Receipt, Receipts
 from clymq.client.partitioning import partition_of
+from clymq.client.producer import IN_FLIGHT_MAX, PIECES_AHEAD
 from clymq.clock import ManualClock, pause
 from clymq.errors import (
     BufferFull,
@@ -139,6 +140,23 @@ def test_a_full_batch_does_not_linger() -> None:
         assert cluster.asked["Push"] == 10
 
     producing(main, linger_ms=60_000, batch_bytes=512)
+
+
+def test_a_long_column_is_not_made_ready_faster_than_it_leaves() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
+        await producer.push("t", b"warm")
+        partition.hold = True
+        pushing = asyncio.create_task(producer.push_many("t", [b"%03d" % n * 100 for n in range(100)]))
+        await until(lambda: len(partition.pushes) == 1 + IN_FLIGHT_MAX, cluster.clock)
+        await pause(cluster.clock, 50)
+        assert producer._outbox.buffered_bytes <= PIECES_AHEAD * 312
+        partition.hold = False
+        partition.commit()
+        assert (await pushing).ranges == [("0", 1, 100)]
+        assert partition.values()[1:] == [b"%03d" % n * 100 for n in range(100)]
+
+    producing(main, batch_bytes=400, linger_ms=60_000)
 
 
 def test_no_more_batches_are_in_flight_than_allowed() -> None:
