@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 SIZES = ("quick", "normal", "long")
+TEST_SECONDS_MAX = 600
 
 settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("normal", max_examples=100, deadline=None, derandomize=True)
@@ -32,6 +34,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if not any(item.get_closest_marker(name) for name in unwanted)]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Let no test hang: one that takes this long has lost its way, and the others should have their turn."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"{item.nodeid} takes longer than {TEST_SECONDS_MAX} s")
+
+    if item.config.getoption("--size") != "long":
+        signal.signal(signal.SIGALRM, give_up)
+        signal.alarm(TEST_SECONDS_MAX)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
 
 
 @pytest.fixture(scope="session")
