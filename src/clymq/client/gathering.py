@@ -20,6 +20,11 @@ class Gathering:
         self._error: ClymqError | None = None
         self._is_complete = False
 
+    @property
+    def pending(self) -> int:
+        """How many of those that were expected are not settled."""
+        return self._pending
+
     def expect(self, draft: Draft, count: int) -> None:
         """Wait for the last `count` messages of a draft, which were just added."""
         at, before = len(self._ranges), draft.count - count

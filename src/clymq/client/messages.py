@@ -6,13 +6,13 @@ say where they are from; as Python objects they are made one by one, in C as far
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clymq.record import Batch
 from clymq.record.body import HEADERS_TYPE
@@ -89,10 +89,9 @@ class Messages:
         made = {
             "topic": [pa.repeat(first.topic, end - first.start) for first, end in stretches],
             "partition": [pa.repeat(first.partition, end - first.start) for first, end in stretches],
-            "offset": [_numbers(pa.int64(), array("q", range(first.start, end))) for first, end in stretches],
+            "offset": [_offsets(first.start, end) for first, end in stretches],
             "delivery_count": [
-                _numbers(pa.int32(), array("i", [first.delivery_count]) * (end - first.start))
-                for first, end in stretches
+                pa.repeat(pa.scalar(first.delivery_count, pa.int32()), end - first.start) for first, end in stretches
             ],
         }
         chunks = [made.get(field.name) or _chunks(columns, field, len(self)) for field in SCHEMA]
@@ -105,11 +104,13 @@ def _messages_of(run: Run) -> Iterator[Message]:
     names = columns.schema.names
     keys = columns.column("key").to_pylist() if "key" in names else repeat(None)
     headers = map(_pairs, columns.column("headers").to_pylist()) if "headers" in names else repeat(())
+    first, last = run.batch.first_timestamp, run.batch.last_timestamp  # checked against the column
+    times = repeat(first) if first == last else columns.column("timestamp").to_pylist()
     fields = zip(
         repeat(run.topic),
         repeat(run.partition),
         range(run.start, run.end),
-        columns.column("timestamp").to_pylist(),
+        times,
         keys,
         columns.column("value").to_pylist(),
         headers,
@@ -143,8 +144,10 @@ def _same(one: Run, other: Run) -> bool:
     return (one.topic, one.partition, one.delivery_count) == (other.topic, other.partition, other.delivery_count)
 
 
-def _numbers(kind: pa.DataType, numbers: array[int]) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+def _offsets(start: int, end: int) -> pa.Array:
+    """Return the numbers from one to the other: running sums of ones, in C."""
+    ones = pa.repeat(pa.scalar(1, pa.int64()), end - start)
+    return pc.cumulative_sum(ones, start=pa.scalar(start - 1, pa.int64()))
 
 
 def _chunks(columns: list[pa.RecordBatch], field: pa.Field, count: int) -> list[pa.Array]:

@@ -134,6 +134,10 @@ class Outbox:
             await settled(self._clock, self._something_settled(), deadline.remaining_ms)
         self.check_open()
 
+    async def some_settled(self) -> None:
+        """Wait until the fate of something is known; something must be on its way."""
+        await self._something_settled()
+
     async def drain(self) -> None:
         """Wait until half of the buffer is free."""
         while self.buffered_bytes > self._accumulator.buffer_bytes_max // 2:

@@ -25,7 +25,7 @@ from clymq.client.partitioning import by_key, by_key_column, cut_table, cut_valu
 from clymq.client.placing import Placing
 from clymq.client.receipts import Delivery, Outcome, Receipt, Receipts
 from clymq.client.surroundings import Surroundings
-from clymq.client.waiting import Deadline, settled
+from clymq.client.waiting import Deadline, next_turn, settled
 from clymq.config import KiB, MiB
 from clymq.errors import ClosedError, ClymqError, ConfigError, InvalidRequest
 from clymq.record import BatchBuilder
@@ -38,6 +38,8 @@ log = logging.getLogger("clymq.client")
 # As many as a partition remembers the places of; see DESIGN 5.
 IN_FLIGHT_MAX: Final = 8
 PIECES_IN_A_TURN: Final = 4
+# No more are made ready for each partition than soon leave: memory that was just used is faster than fresh memory.
+PIECES_AHEAD: Final = 2 * IN_FLIGHT_MAX
 
 
 class AsyncProducer:
@@ -328,7 +330,10 @@ class _Pieces:
         self._outbox.hand_over()
         self._added += 1
         if self._added % PIECES_IN_A_TURN == 0:
-            await asyncio.sleep(0)  # answers come in meanwhile, and others have their turn
+            await next_turn()  # answers come in meanwhile, and others do something too
+        while self._gathering.pending >= PIECES_AHEAD * len(self._partitions):
+            self._outbox.send_now()  # what lingers is not settled while it does
+            await self._outbox.some_settled()
 
     async def receipts(self) -> Receipts:
         """Send what is still open, since nothing follows it, and wait for all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Generator, Hashable
 from typing import Any, Generic, TypeVar
 
 from clymq.clock import Clock
@@ -115,3 +115,15 @@ class Shared(Generic[T]):
             del self._tasks[key]
         if not task.cancelled():
             task.exception()  # whoever waited for it has seen it; if nobody is left, nobody cares
+
+
+class _NextTurn:
+    """Awaited, it comes back in the next turn of the event loop; no time passes by any clock."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def next_turn() -> None:
+    """Let everybody else who can go on do so."""
+    await _NextTurn()
