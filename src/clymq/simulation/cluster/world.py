@@ -36,10 +36,13 @@ from clymq.simulation.cluster.options import Options
 from clymq.simulation.cluster.processes import BrokerProcess, Process, StoreProcess, ZkServerProcess
 from clymq.simulation.cluster.watching import Served, Watcher
 from clymq.storage.memory import MemoryFiles
+from clymq.types import Ack
 
 FOUNDING_SECONDS_MAX: Final = 20.0
 FAULTS_SECONDS: Final = 10.0
 PROGRESS_SECONDS_MAX: Final = 40.0
+FORCED_SECONDS: Final = 8.0
+"""Moves that have not ended so long after everything healed wait for an operator."""
 TRACE_LINES_KEPT: Final = 600
 
 
@@ -194,6 +197,8 @@ class World:
             for name in [*self.begun, "late"]:
                 if (TOPIC, name) not in self.places:
                     await make_partition(self, admin, name, self.chance)
+            if not self.options.keeps_what_readers_saw:
+                await self._name_who_is_trusted(admin)
         for producer in self.producers:
             producer.producing = False
         around = self._surroundings()
@@ -205,6 +210,27 @@ class World:
         while (waiting := self._unsettled()) is not None:
             self._waits_for = waiting
             await asyncio.sleep(0.2)
+
+    async def _name_who_is_trusted(self, admin: AsyncAdmin) -> None:
+        """Do an operator's duty: where every replica knows that it has lost something, none of them ends the block."""
+        deadline = self.loop.time() + FORCED_SECONDS
+        trees = [(tree, tree.partition) for tree in self.checkers.trees.values() if tree.partition is not None]
+        while self.loop.time() < deadline and any(tree.partition and tree.partition.pending for tree, _ in trees):
+            await asyncio.sleep(0.2)
+        for tree, found in trees:
+            ends = {
+                broker.name: partition.active.file.end_offset
+                for broker in self.brokers
+                if broker.node is not None
+                for partition in broker.node.broker.hosting.partitions
+                if partition.uid == found.uid and partition.active is not None
+            }
+            waits = tree.partition is not None and tree.partition.pending is not None
+            if waits and tree.now.mode != Ack.QUORUM and ends:
+                name = tree.path.rpartition("/")[2]
+                trusted = max(sorted(ends), key=lambda broker: ends[broker])
+                self.note(f"operator: {trusted} is trusted with {name}")
+                await admin.force_seal(TOPIC, name, trust=trusted)
 
     def _unsettled(self) -> str | None:
         for tree in self.checkers.trees.values():
