@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 
 SIZES = ("quick", "normal", "long")
 TEST_SECONDS_MAX = 600
+# Of what starts clusters, this goes with the second half, so that both take about as long.
+SECOND_HALF = ("/spark/", "/test_raft_", "/test_sigkill", "/test_storage_rows", "/test_process_", "/test_servers")
 
 settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("normal", max_examples=100, deadline=None, derandomize=True)
@@ -19,6 +21,7 @@ settings.register_profile("long", max_examples=2000, deadline=None, suppress_hea
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--size", choices=SIZES, default="normal", help="how much of the suite to run")
+    parser.addoption("--half", choices=("first", "second"), help="one of two halves, for two cores; not given: all")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,9 +34,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     size = config.getoption("--size")
     unwanted = {"quick": ("long", "quick_skip"), "normal": ("long",), "long": ()}[size]
-    chosen = [item for item in items if not any(item.get_closest_marker(name) for name in unwanted)]
+    half = config.getoption("--half")
+    chosen = [
+        item
+        for item in items
+        if not any(item.get_closest_marker(name) for name in unwanted) and half in {None, half_of(item)}
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+
+
+def half_of(item: pytest.Item) -> str:
+    """Return in which half a test runs: first most of what starts clusters, second all that computes."""
+    path = item.nodeid
+    starts_clusters = path.startswith(("tests/conformance/", "tests/integration/"))
+    return "second" if not starts_clusters or any(name in path for name in SECOND_HALF) else "first"
 
 
 @pytest.hookimpl(wrapper=True)
