@@ -65,7 +65,7 @@ class Consumption:
         self._letters = DeadLetters(controller, neighbours, self.locating, clock, config)
         self._mirror = CursorMirror(controller)
         self._shared: dict[str, Sharing] = {}
-        self._streams: dict[str, set[Stream]] = {}
+        self._streams: dict[str, dict[Stream, None]] = {}
         self._pushed: dict[Peer, dict[int, PushSubscription]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -208,16 +208,16 @@ class Consumption:
     def _stream(self, partition: HostedPartition, subscription: PushSubscription) -> None:
         stream = Stream(partition, subscription, self.clock)
         stream.check()
-        streams = self._streams.setdefault(partition.uid, set())
+        streams = self._streams.setdefault(partition.uid, {})
 
         def ended() -> None:
-            streams.discard(stream)
+            streams.pop(stream, None)
             if not streams and self._streams.get(partition.uid) is streams:
                 del self._streams[partition.uid]
             self._forget(subscription)
 
         subscription.ended = ended
-        streams.add(stream)
+        streams[stream] = None
         self._remember(subscription)
         # Not at once: the answer goes first.
         self.clock.call_later(0, stream.look)

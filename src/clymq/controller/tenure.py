@@ -62,7 +62,7 @@ class Tenure:
         self.ended = asyncio.Event()
         self._clock = clock
         self._config = config
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._wake = asyncio.Event()
         chains = Chains(catalog)
         self._attendance = attendance = Attendance(catalog, brokers, clock)
@@ -147,7 +147,7 @@ class Tenure:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something for as long as the tenure lasts."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         if self.over:
             task.cancel()
@@ -159,7 +159,7 @@ class Tenure:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         """A task has ended. One that failed takes the tenure with it: what it looked after is looked after no more."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self.over:
             foreseen = isinstance(error, ClymqError)

@@ -90,7 +90,7 @@ class RemoteStore:
         self._session: Session | None = None
         self._timer: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watches: dict[str, set[Watch]] = {}
+        self._watches: dict[str, dict[Watch, None]] = {}
         self._commits = asyncio.Semaphore(COMMITS_MAX)
         self._numbers = itertools.count(1)
         self._unsettled: dict[int, None] = {}
@@ -158,7 +158,7 @@ class RemoteStore:
         session = self._open_session()
         watch = Watch(check_path(path), self._unwatch)
         # Among them BEFORE the store knows: its first event must find somebody to tell.
-        self._watches.setdefault(path, set()).add(watch)
+        self._watches.setdefault(path, {})[watch] = None
         try:
             await self._ask(StoreWatch(session, path))
         except BaseException:
@@ -301,7 +301,7 @@ class RemoteStore:
 
     def _unwatch(self, watch: Watch) -> None:
         watches = self._watches[watch.path]
-        watches.discard(watch)
+        watches.pop(watch, None)
         if not watches:
             del self._watches[watch.path]
             self._spawn(self._stop_watching(watch.path))
