@@ -264,6 +264,16 @@ def test_a_term_that_changes_while_a_ready_is_performed_is_in_the_next_one() -> 
     assert outcome(replica).hard_state is None
 
 
+def test_a_vote_must_be_saved_until_it_was() -> None:
+    replica = node()
+    outcome(replica)
+    assert not replica.must_save
+    replica.step(say(RequestVote, "b", 3, last_index=9, last_term=2), 0)
+    assert replica.must_save
+    outcome(replica)
+    assert not replica.must_save
+
+
 def test_a_cut_must_be_synced_before_anything_is_written_there() -> None:
     replica = node(log=entries(1, 1, 1), hard=HardState(1))
     new = Entry(2, 2, 10, 10)
