@@ -178,6 +178,7 @@ def test_a_server_that_was_killed_and_restarted_later_than_the_timeout_expires_n
             await asyncio.to_thread(server.start)
             await store.commit([Create("/after")], timeout_ms=20_000)
             assert (store.session.id, store.session.lost) == (before, False)
+            await other.commit([Create("/other")], timeout_ms=20_000)  # it may still be pausing before it connects
             await other.sync()
             found = await other.exists("/e")
             assert found is not None

@@ -63,17 +63,17 @@ def forget_the_intent() -> Patches:
 
 def drop_the_intent() -> Patches:
     """A controller that cannot go on with a move takes the intent back."""
-    original = Moves._prepare
+    original = Moves._advance
 
-    async def prepare(self: Moves, view: View, roster: Roster) -> Any:
+    async def advance(self: Moves, key: Any) -> bool:
         try:
-            return await original(self, view, roster)
+            return await original(self, key)
         except Exception:
-            partition = view.partition
-            await self._chains.of(*view.key).put(changed(partition.value, pending=None), partition.version)
+            partition = (await self._chains.view(*key)).partition
+            await self._chains.of(*key).put(changed(partition.value, pending=None), partition.version)
             raise
 
-    return [(Moves, "_prepare", prepare)]
+    return [(Moves, "_advance", advance)]
 
 
 def seal_before_the_end() -> Patches:
