@@ -6,7 +6,9 @@ is reported as for every batch: to `on_delivery`, and by `flush`.
 
 from __future__ import annotations
 
-from clymq.client.accumulator import message_bytes
+from collections.abc import Callable
+
+from clymq.client.accumulator import Draft, message_bytes
 from clymq.client.outbox import Outbox
 from clymq.client.placing import Placing
 from clymq.client.waiting import Deadline
@@ -43,15 +45,11 @@ class Intake:
 
     async def add_values(self, topic: str, values: list[bytes], size: int) -> None:
         """Add messages that are only values, so many bytes of them, which fit into one batch."""
-        try:
-            names = await self._placing.admit(topic, None, size, self._deadline())
-            place = self._placing.choose(topic, names, None)
-            draft = self._outbox.add_many(topic, place, len(values), size, lambda builder: builder.add_checked(values))
-        except ClymqError as error:
-            self._outbox.report(error, unawaited=True)
-            return
-        draft.unawaited = True
-        self._outbox.hand_over()
+
+        def add(place: str) -> Draft:
+            return self._outbox.add_many(topic, place, len(values), size, lambda builder: builder.add_checked(values))
+
+        await self._take_in(topic, None, None, size, add)
 
     async def add(
         self,
@@ -63,19 +61,28 @@ class Intake:
         timestamp: int | None,
     ) -> None:
         """Add one message that was checked."""
+
+        def add(place: str) -> Draft:
+            return self._outbox.add(topic, place, value, key, headers, timestamp)
+
+        await self._take_in(topic, partition, key, message_bytes(value, key, headers), add)
+
+    def send_now(self) -> None:
+        """Send what was added without waiting for more."""
+        self._outbox.send_now()
+
+    async def _take_in(
+        self, topic: str, partition: str | None, key: bytes | None, size: int, add: Callable[[str], Draft]
+    ) -> None:
+        """Wait for room and for the topic's partitions, then add to the one that is chosen."""
         try:
-            names = await self._placing.admit(topic, partition, message_bytes(value, key, headers), self._deadline())
-            place = self._placing.choose(topic, names, key)
-            draft = self._outbox.add(topic, place, value, key, headers, timestamp)
+            names = await self._placing.admit(topic, partition, size, self._deadline())
+            draft = add(self._placing.choose(topic, names, key))
         except ClymqError as error:
             self._outbox.report(error, unawaited=True)
             return
         draft.unawaited = True
         self._outbox.hand_over()
-
-    def send_now(self) -> None:
-        """Send what was added without waiting for more."""
-        self._outbox.send_now()
 
     def _deadline(self) -> Deadline:
         return Deadline(self._clock, self._timeout)

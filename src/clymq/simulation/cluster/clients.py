@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -48,7 +49,7 @@ class Surroundings(Protocol):
         """Write a line of the trace."""
 
 
-class Client:
+class Client(ABC):
     """A name and the life that it has at the moment; `restart` gives it another one."""
 
     def __init__(self, around: Surroundings, name: str) -> None:
@@ -82,8 +83,9 @@ class Client:
         transport = self.around.network.transport(life)
         return ClientSurroundings(transport, self.clock, self.around.config, self.chance.random)
 
+    @abstractmethod
     async def _run(self, life: Life) -> None:
-        raise NotImplementedError
+        """Do what this client does, until it is killed."""
 
 
 class Producer(Client):

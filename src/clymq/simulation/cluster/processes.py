@@ -6,6 +6,7 @@ A process that cannot start (no store, a broken disk) is tried again, as whoever
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -43,7 +44,7 @@ class Surroundings(Protocol):
         """Write a line of the trace."""
 
 
-class Process:
+class Process(ABC):
     """A name, and the life that it has at the moment."""
 
     def __init__(self, around: Surroundings, name: str, address: str) -> None:
@@ -76,7 +77,7 @@ class Process:
             self.lose(power=silently)
             life.kill()
 
-    def lose(self, *, power: bool) -> None:
+    def lose(self, *, power: bool) -> None:  # noqa: B027  (the store has nothing of that kind)
         """Let go of what only this life has."""
 
     def pause(self) -> None:
@@ -100,8 +101,9 @@ class Process:
                 self._around.note(f"{self.name} does not start: {type(error).__name__}")
                 await pause(self.clock, START_AGAIN_MS)
 
+    @abstractmethod
     async def _serve(self, life: Life, chance: random.Random) -> None:
-        raise NotImplementedError
+        """Start the server; return when it serves."""
 
     def _store(self, life: Life, chance: random.Random) -> RemoteStore:
         around = self._around
