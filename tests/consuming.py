@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer, Message
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ClymqError, PartitionUnset, UnknownTopic
+from clymq.errors import ClymqError, PartitionUnset, UnknownPartition, UnknownTopic
 from clymq.protocol import broker as wire
 from clymq.protocol.controller import ConGetBroker, ReadRoute, Sub
 from clymq.protocol.verbs import Done, Reply, Request
@@ -28,7 +28,14 @@ from clymq.types import Mode
 R = TypeVar("R", bound=Reply)
 ASK_MS = 10_000
 # Nobody is to lose a leadership because the machine has other things to do: what a leader has leased goes with it.
-PATIENT = {"controller_tick_ms": 200, "election_ms_min": 3000, "election_ms_max": 5000, "heartbeat_ms": 100}
+# No election, and no move to where leaders are fewer, because the machine is busy.
+PATIENT = {
+    "controller_tick_ms": 200,
+    "election_ms_min": 3000,
+    "election_ms_max": 5000,
+    "heartbeat_ms": 100,
+    "balance_ms": 86_400_000,
+}
 SECONDS = 30.0
 
 
@@ -224,7 +231,7 @@ async def dead_letters(cluster: LocalCluster, topic: str, count: int) -> list[Me
         async def arrived() -> bool:
             try:
                 return (await consumer.end_offsets(f"{topic}.dlq")).get("0", 0) >= count
-            except (UnknownTopic, PartitionUnset):
+            except (UnknownTopic, UnknownPartition, PartitionUnset):
                 return False
 
         await until_asked(arrived, f"{count} dead letters are there", seconds_max=SECONDS)

@@ -57,8 +57,8 @@ class Consumers:
 
     def expect(self, name: str, within_ms: float) -> None:
         """A consumer whose leases came from another leader may show up here; until then nobody asks after it."""
-        if name not in self._known:
-            consumer = self._known[name] = _Consumer(name)
+        consumer = self._known.setdefault(name, _Consumer(name))
+        if consumer.peer is None:
             consumer.seen(self._clock.monotonic_ms(), max(within_ms, self._silence_ms_max))
             self._begin()
 

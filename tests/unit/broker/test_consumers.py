@@ -129,6 +129,18 @@ def test_a_consumer_that_is_expected_has_longer_until_it_shows_up_and_no_longer_
     assert [name for name, _ in fixture.gone] == ["one", "two"]
 
 
+def test_a_consumer_that_was_here_once_and_is_expected_again_has_as_long_as_any_other() -> None:
+    fixture = Fixture()
+    peer = fixture.peer()
+    fixture.heard("one", peer)
+    peer.close()
+    fixture.consumers.expect("one", 30_000)
+    fixture.clock.advance(29_000)
+    assert fixture.gone == []
+    fixture.clock.advance(2_000)
+    assert [name for name, _ in fixture.gone] == ["one"]
+
+
 def test_a_broker_that_stood_still_does_not_take_that_for_the_others_silence() -> None:
     fixture = Fixture()
     peer = fixture.peer()
