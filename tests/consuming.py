@@ -27,8 +27,7 @@ from clymq.types import Mode
 
 R = TypeVar("R", bound=Reply)
 ASK_MS = 10_000
-# Nobody is to lose a leadership because the machine has other things to do: what a leader has leased goes with it.
-# No election, and no move to where leaders are fewer, because the machine is busy.
+# No election and no move because the machine has other things to do: what a leader has leased is to stay with it.
 PATIENT = {
     "controller_tick_ms": 200,
     "election_ms_min": 3000,

@@ -12,7 +12,7 @@ from clymq import Ack, AsyncAdmin, AsyncProducer
 from clymq.errors import UnknownLease
 from clymq.protocol import broker as wire
 from clymq.testing import LocalCluster
-from clymq.testing.waiting import until_asked
+from clymq.testing.waiting import until, until_asked
 from consuming import (
     PATIENT,
     Leased,
@@ -80,6 +80,11 @@ class Load:
                 await asyncio.sleep(0.005)
         self.produced = True
 
+    async def more_is_pushed(self) -> None:
+        """Wait until the active block has something, so that rolls do not follow one another too fast to get in."""
+        before = self.pushed
+        await until(lambda: self.pushed > before, "a push goes through", seconds_max=LONG_SECONDS)
+
     async def consume(self, consumer: RawConsumer) -> None:
         held: list[tuple[float, Leased]] = []
         loop = asyncio.get_running_loop()
@@ -114,6 +119,7 @@ def test_row_82_fifty_rolls_under_load_deliver_nothing_twice(three: LocalCluster
                 for consumer in consumers:
                     tasks.create_task(load.consume(consumer))
                 for _ in range(ROLLS):
+                    await load.more_is_pushed()
                     await roll(asking, "rolls")
                 load.stopped = True
             load.check()
