@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import folder, free_ports
+from benchmarks.processes import folder
 from benchmarks.pushing import Run
+from clymq.testing.ports import free_ports
 
 STREAM = "bench"
 SERVERS = 3
@@ -43,20 +44,21 @@ def servers(program: str, count: int = SERVERS) -> Iterator[list[str]]:
     with folder() as data, contextlib.ExitStack() as stack:
         for number, port in enumerate(ports):
             path = Path(data) / f"{number}.conf"
-            path.write_text(_configuration(number, port, routes, f"{data}/{number}"))
+            path.write_text(configuration(number, port, routes, f"{data}/{number}", is_synced=count > 1))
             stack.enter_context(_process([program, "--config", str(path)]))
         yield [f"nats://127.0.0.1:{port}" for port in ports]
 
 
-def _configuration(number: int, port: int, routes: list[int], data: str) -> str:
-    common = f'server_name: "n{number}"\nlisten: "127.0.0.1:{port}"\n'
-    if len(routes) == 1:
-        return common + f'jetstream {{ store_dir: "{data}" }}\n'
-    others = ", ".join(f'"nats://127.0.0.1:{each}"' for each in routes)
-    return common + (
-        f'jetstream {{ store_dir: "{data}", sync_interval: always }}\n'
-        f'cluster {{ name: "bench", listen: "127.0.0.1:{routes[number]}", routes: [{others}] }}\n'
+def configuration(number: int, port: int, routes: list[int], data: str, *, is_synced: bool) -> str:
+    """Return the configuration of one server; `routes`: the ports at which the servers find each other."""
+    common = (
+        f'server_name: "n{number}"\nlisten: "127.0.0.1:{port}"\n'
+        f'jetstream {{ store_dir: "{data}"{", sync_interval: always" if is_synced else ""} }}\n'
     )
+    if len(routes) == 1:
+        return common
+    others = ", ".join(f'"nats://127.0.0.1:{each}"' for each in routes)
+    return common + f'cluster {{ name: "bench", listen: "127.0.0.1:{routes[number]}", routes: [{others}] }}\n'
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -60,15 +59,6 @@ def python(arguments: Sequence[str], log: str = "warning") -> Iterator[Server]:
     finally:
         process.kill()
         process.communicate()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses at this moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from benchmarks.processes import Server, folder, free_ports, python, settle, shares_of_a_core
+from benchmarks.processes import Server, folder, python, settle, shares_of_a_core
 from benchmarks.pushing import Bare, Ours, latencies, rates, take_turns
 from benchmarks.report import Row
+from clymq.testing.ports import free_ports
 
 NAMES = ("a", "b", "c")
 IDLE_GROUPS = 1000

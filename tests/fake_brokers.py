@@ -21,6 +21,7 @@ from clymq.errors import (
     NotPrepared,
     NotSubscribed,
     OffsetOutOfRange,
+    ReplicaLost,
     RequestTimeout,
     StaleEpoch,
 )
@@ -56,6 +57,7 @@ class FakeBlock:
     fenced: int = 0
     seal_crc: int = 0
     last_append_time: int = 0
+    lame: bool = False
 
     @property
     def sealed(self) -> bool:
@@ -218,6 +220,9 @@ class FakeBrokers:
         return _seal(block, request.epoch)
 
     def _fence(self, broker: FakeBroker, block: FakeBlock, request: CloseAccept) -> BlockClosed:
+        if block.lame and not request.trusted:
+            block.fenced = max(block.fenced, request.epoch)
+            raise ReplicaLost(f"{broker.name} has lost part of block {request.block}")
         if request.seal:
             if block.fenced != request.epoch:
                 raise StaleEpoch(f"{broker.name} is fenced by {block.fenced}, not by {request.epoch}")

@@ -49,6 +49,21 @@ async def pause(clock: Clock, delay_ms: float, *, unless: asyncio.Event | None =
         timer.cancel()
 
 
+class Turns:
+    """Long work on the event loop, cut into pieces: `give_way` between any two of its steps."""
+
+    def __init__(self, clock: Clock, turn_ms_max: float) -> None:
+        self._clock = clock
+        self._turn_ms_max = turn_ms_max
+        self._began = clock.monotonic_ms()
+
+    async def give_way(self) -> None:
+        """Let everybody else have a turn, if this one has lasted long enough."""
+        if self._clock.monotonic_ms() - self._began >= self._turn_ms_max:
+            await pause(self._clock, 0)
+            self._began = self._clock.monotonic_ms()
+
+
 class SystemClock:
     """The machine's clocks; timers run on the running asyncio event loop."""
 

@@ -23,6 +23,8 @@ KiB = 1024
 MiB = 1024 * KiB
 GiB = 1024 * MiB
 DAY_MS = 24 * 3600 * 1000
+# Of a file of settings: /dev/zero is none.
+FILE_BYTES_MAX = MiB
 
 LOG_LEVELS = ("error", "warning", "info", "debug")
 ENVIRONMENT_PREFIX = "CLYMQ_"
@@ -140,7 +142,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = MiB
 
     producers_max: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="producers that a partition remembers; further ones are refused")
+        int, Meta(ge=1, le=20_000, description="producers that a partition remembers; further ones are refused")
     ] = 10_000
     producer_idle_ms_max: Annotated[
         int, Meta(ge=1, le=3650 * DAY_MS, description="a producer that stored nothing for so long may be forgotten")
@@ -255,6 +257,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms_max: Annotated[int, Meta(ge=1, le=3600_000, description="and never is longer than this")] = 1000
 
 
+# What a frame has room for beside a batch: its prefix, and whatever is said of the batch.
+FRAME_HEAD_BYTES = 64 * KiB
+
 # What a topic may set for itself; everything else is the server's.
 TOPIC_SETTINGS = (
     "retention_ms",
@@ -323,11 +328,20 @@ def for_topic(config: Config, values: Mapping[str, object]) -> Config:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError("config", str(path), f"cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError("config", str(path), f"is not TOML: {error}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return what a file of settings says; ValueError if it is no text, or more than anybody would write by hand."""
+    with path.open("rb") as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
+    return data.decode()
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -359,7 +373,7 @@ def _checked(values: Mapping[str, object], *, source: str, strict: bool) -> dict
             raise ConfigError(name, value, advice, source=source)
         try:
             result[name] = msgspec.convert(value, known[name], strict=strict)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, ValueError):  # the latter: text that is no Unicode
             allowed = _allowed(known[name].__origin__, known[name].__metadata__[0])
             raise ConfigError(name, value, f"must be {allowed}", source=source) from None
     return result
@@ -395,6 +409,6 @@ def _check_together(config: Config) -> None:
     if 2 * config.heartbeat_ms > config.election_ms_min:
         limit = f"must be at most half of election_ms_min = {config.election_ms_min}"
         raise ConfigError("heartbeat_ms", config.heartbeat_ms, limit)
-    if config.frame_bytes_max < config.batch_bytes_max + 64 * KiB:
-        limit = f"must be at least 64 KiB more than batch_bytes_max = {config.batch_bytes_max}"
+    if config.frame_bytes_max < config.batch_bytes_max + FRAME_HEAD_BYTES:
+        limit = f"must be at least {FRAME_HEAD_BYTES // KiB} KiB more than batch_bytes_max = {config.batch_bytes_max}"
         raise ConfigError("frame_bytes_max", config.frame_bytes_max, limit)

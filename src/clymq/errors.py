@@ -10,6 +10,7 @@ The code of a class is its name. Codes are part of the public surface: a class m
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -44,12 +45,17 @@ def _rebuilt(kind: type[ClymqError], args: tuple[object, ...], fields: dict[str,
     return error
 
 
+# A value may be anything that somebody has put into a file: enough of it is shown to find it there.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 500, 500, 500
+
+
 class ConfigError(ClymqError):
     """A setting has a value that is not allowed, or is not a setting at all."""
 
     def __init__(self, setting: str, value: object, allowed: str, *, source: str = "") -> None:
         where = f" (from {source})" if source else ""
-        super().__init__(f"setting {setting} = {value!r}{where}: {allowed}")
+        super().__init__(f"setting {setting} = {_SHORT.repr(value)}{where}: {allowed}")
         self.setting = setting
         self.value = value
         self.allowed = allowed

@@ -158,6 +158,52 @@ def test_what_is_wrong_with_a_message_is_said_at_once(clients: Clients) -> None:
     run(main())
 
 
+NOT_BYTES = [
+    ({"values": [b"x", "text"]}, "value 1 is a str"),
+    ({"values": [b"x"] * 2000 + [7]}, "value 2000 is a int"),
+    ({"values": [b"x", None]}, "value 1 is a NoneType"),
+    ({"values": "xy"}, "value 0 is a str"),
+    ({"values": (each for each in [b"x"])}, "column value"),
+    ({"values": [b"x", b"y"], "keys": [b"k", "k"]}, "key 1 is a str"),
+    ({"values": [b"x", b"y"], "keys": [None, 1]}, "key 1 is a int"),
+    ({"values": [b"x", b"y"], "timestamps": [1, 2.0]}, "timestamp 1 is a float"),
+    ({"values": [b"x", b"y"], "timestamps": [None, True]}, "timestamp 1 is a bool"),
+    ({"values": [b"x", b"y"], "headers": [None, {"a": "text"}]}, "message 1: header 'a' is a str"),
+    ({"values": [b"x", b"y"], "headers": [{}, {1: b"v"}]}, "message 1: header"),
+    ({"values": [b"x", b"y"], "headers": [{"a": b"1"}, "text"]}, "message 1: header"),
+    ({"values": [b"x", b"y"], "headers": [7, None]}, "message 0: headers are a int"),
+]
+NO_TABLES: list[tuple[Any, str]] = [
+    ({"value": [b"x"]}, "dict"),
+    (pa.table({"key": [b"k"]}), "value is required"),
+    (pa.table({"value": [b"x"], "more": [1]}), "more"),
+    (pa.table({"value": [1]}), "column value"),
+    (pa.table({"value": [b"x", None]}), "value 1 is null"),
+    (pa.table({"value": [b"x"], "key": [1]}), "column key"),
+    (pa.table({"value": [b"x"], "timestamp": [1.0]}), "column timestamp"),
+    (pa.table({"value": [b"x"], "timestamp": ["now"]}), "column timestamp"),
+    (pa.table({"value": [b"x"], "headers": [b"h"]}), "column headers"),
+]
+
+
+def test_what_is_no_message_is_refused_by_its_place_and_nothing_of_it_is_stored(clients: Clients) -> None:
+    async def main() -> None:
+        topic = new_topic()
+        async with clients.producer() as producer, clients.consumer() as consumer:
+            await producer.create_topic(topic, partitions=2)
+            for columns, said in NOT_BYTES:
+                with pytest.raises(InvalidRequest, match=said):
+                    await producer.push_many(topic, **columns)
+            for table, said in NO_TABLES:
+                with pytest.raises(InvalidRequest, match=said):
+                    await producer.push_arrow(topic, table)
+            assert await consumer.end_offsets(topic) == {"0": 0, "1": 0}
+            batch = pa.record_batch({"value": pa.array([b"x"]), "key": pa.array([b"k"])})
+            assert (await producer.push_arrow(topic, batch)).count == 1
+
+    run(main())
+
+
 def test_what_cannot_be_delivered_is_reported_once_and_raised_by_flush(clients: Clients) -> None:
     async def main() -> None:
         told: list[Receipts | ClymqError] = []
@@ -686,6 +732,73 @@ def test_closing_gives_leases_back_at_once_and_counts_only_what_was_seen(clients
             again = await pulled(other, 10)
             assert [message.offset for message in again] == list(range(10))
             assert loop.time() - began < 20, "a lease is 30 s"
+
+    run(main())
+
+
+@pytest.mark.parametrize("leave", ["close", "unsubscribe"])
+@pytest.mark.parametrize("mode", SHARING)
+def test_what_a_loop_has_not_come_to_is_given_back_and_does_not_count_as_delivered(
+    clients: Clients, mode: Mode, leave: str
+) -> None:
+    async def main() -> None:
+        topic = new_topic()
+        async with clients.producer() as producer, clients.consumer() as other:
+            await producer.create_topic(topic)
+            await producer.push_many(topic, numbers(10))
+            async with clients.consumer() as consumer:
+                await consumer.subscribe(topic, mode=mode)
+                assert [message.offset for message in await consumer.first(3)] == [0, 1, 2]
+                if leave == "unsubscribe":
+                    await consumer.unsubscribe(topic)
+                else:
+                    await consumer.close()
+                await other.subscribe(topic, mode=mode)
+                again = {message.offset: message.delivery_count for message in await pulled(other, 10)}
+            assert again == {offset: 2 if offset < 3 else 1 for offset in range(10)}
+
+    run(main())
+
+
+def test_what_is_still_on_its_way_to_a_consumer_that_closes_does_not_count_as_delivered(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy broker does not answer within the time that a consumer takes to end its stream."""
+
+    async def main() -> None:
+        topic = new_topic()
+        async with clients.producer() as producer, clients.consumer() as other:
+            await producer.create_topic(topic)
+            await producer.push_many(topic, numbers(2000))
+            for _ in range(4):
+                async with clients.consumer() as consumer:
+                    await consumer.subscribe(topic, mode=Mode.PTP_PUSH)
+                    monkeypatch.setattr("clymq.client.pushing.PRESENT_MS", 1e-3)
+                monkeypatch.undo()
+            await other.subscribe(topic, mode=Mode.PTP_PULL)
+            assert {message.delivery_count for message in await pulled(other, 2000)} == {1}
+
+    run(main())
+
+
+@pytest.mark.parametrize("mode", [*SHARING, Mode.PSB_PULL])
+def test_pulls_at_the_same_time_do_not_keep_messages_from_one_another(clients: Clients, mode: Mode) -> None:
+    async def main() -> None:
+        topic = new_topic()
+        async with clients.producer() as producer, clients.consumer() as consumer:
+            await producer.create_topic(topic)
+            await consumer.subscribe(topic, mode=mode)
+            waiting = [asyncio.create_task(consumer.pull(1, timeout=50.0)) for _ in range(3)]
+            assert not len(await consumer.pull(1, timeout=0.5)), "one that ends before the others"
+            for count in (1, 2, 3):
+                await producer.push(topic, b"x")
+
+                async def so_many() -> bool:
+                    return sum(each.done() for each in waiting) == count  # noqa: B023
+
+                await eventually(so_many, "each message ends one of the pulls")
+            got = [message.offset for each in waiting for message in await each]
+            assert sorted(got) == [0, 1, 2]
 
     run(main())
 

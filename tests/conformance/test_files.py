@@ -129,6 +129,8 @@ def test_folders_are_made_all_the_way_down(files: Files, root: str) -> None:
     make_folders(files, f"{root}/x/y/z")
     make_folders(files, f"{root}/x/y/z")
     assert files.names(f"{root}/x/y") == ["z"]
+    make_folders(files, f"{root}/x/y/u/v", durable=f"{root}/x/y")
+    assert files.names(f"{root}/x/y/u") == ["v"]
 
 
 def test_a_lock_is_held_by_one_until_released(files: Files, root: str) -> None:

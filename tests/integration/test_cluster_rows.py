@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from client_subjects import KINDS, Clients, Kind
 from clymq import Ack, AsyncAdmin, AsyncConsumer, AsyncProducer
 from clymq.cli.zookeeper import find_jars, find_java
 from clymq.controller.ring import Ring
@@ -418,14 +419,16 @@ def test_row_28_fifty_producers_to_eight_partitions_are_each_answered_once(clust
     run(check())
 
 
-def test_row_66_a_thousand_pushes_cost_one_lookup(cluster: ProcessCluster) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_row_66_a_thousand_pushes_cost_one_lookup(cluster: ProcessCluster, kind: Kind) -> None:
     async def check() -> None:
+        topic = f"cached-{kind}"
         async with AsyncAdmin(cluster.bootstrap) as admin:
-            await admin.create_topic("cached", partitions=1)
-        await cluster.leading("cached", "0")
-        async with forwarding(cluster) as forwarder, AsyncProducer(forwarder.address) as producer:
+            await admin.create_topic(topic, partitions=1)
+        await cluster.leading(topic, "0")
+        async with forwarding(cluster) as forwarder, Clients(kind, forwarder.address).producer() as producer:
             for _ in range(4):
-                await asyncio.gather(*(producer.push("cached", b"x") for _ in range(250)))
+                await asyncio.gather(*(producer.push(topic, b"x") for _ in range(250)))
             assert forwarder.counts["ProGetBroker"] == 1
 
     run(check())

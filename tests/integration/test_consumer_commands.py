@@ -175,6 +175,18 @@ def test_row_61_dead_letters_are_listed_and_sent_again_once(clymq: Command, topi
     assert clymq.one("dlq list nowhere", code=1)["error"]["code"] == "UnknownTopic"
 
 
+def test_a_dead_letter_that_was_cut_is_sent_again_whole(clymq: Command, topic: str, clymq_bootstrap: str) -> None:
+    said = {"clymq-reason": b"too much", "clymq-offset": b"15", "clymq-group": b"g", "clymq-cut": b"2"}
+    with Producer(clymq_bootstrap) as producer:
+        producer.create_topic(f"{topic}.dlq")
+        producer.push(f"{topic}.dlq", b"1", headers=said)
+    (letter,) = clymq.one(f"dlq list {topic}")["messages"]
+    assert (letter["value"], letter["original_offset"], letter["original_bytes"]) == ("1", 15, 2)
+    assert clymq.one(f"dlq resend {topic}") == {"topic": topic, "resent": 1}
+    (resent,) = clymq.lines(f"pull {topic} --from 20")
+    assert (resent["value"], resent["headers"]) == ("15", [])
+
+
 # --- bench ---
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from client_subjects import KINDS, Clients, Subject, eventually, new_topic, pulled, run
+from client_subjects import KINDS, Clients, Kind, Subject, eventually, new_topic, pulled, run
 from clymq import AsyncConsumer, AsyncProducer, Message, Mode, Producer
 from clymq.client.lessee import PartitionLessee
 from clymq.client.reader import PartitionReader
@@ -29,6 +29,8 @@ SHARING = (Mode.PTP_PULL, Mode.PTP_PUSH)
 PROGRAM = Path(__file__).parents[1] / "consuming_process.py"
 CLYMQ = str(Path(sys.executable).parent / "clymq")
 LONG_SECONDS = 120.0
+# What consumers that are gone, and all that went through them, may leave behind.
+CLIENT_BYTES_MAX = 256 << 20
 
 Place = tuple[str, int]
 """A partition and an offset."""
@@ -58,6 +60,11 @@ async def made(clients: Clients, partitions: Any = 1, **options: Any) -> str:
     async with clients.admin() as admin:
         await admin.create_topic(topic, partitions=partitions, **options)
     return topic
+
+
+def resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Process:
@@ -93,6 +100,38 @@ def process(clients: Clients, topic: str, mode: Mode, group: str, end: str) -> I
 
 
 # --- Sharing ---
+
+
+def test_row_55_subscriptions_survive_a_restart_and_what_one_leaves_is_the_others(
+    cluster: ProcessCluster, clients: Clients
+) -> None:
+    async def main() -> None:
+        places = ["beijing", "shanghai", "xian"]
+        topic = await made(clients, places)
+        async with (
+            clients.producer() as producer,
+            clients.admin() as admin,
+            clients.consumer(name="consumer1") as one,
+            clients.consumer(name="consumer2") as two,
+        ):
+            for consumer in (one, two):
+                await consumer.subscribe(topic, group="g")
+            await asyncio.to_thread(cluster.stop, "ZkServer0")
+            await asyncio.to_thread(cluster.start, "ZkServer0")
+            (found,) = await admin.subscriptions(topic)
+            assert found["groups"] == {"g": {"consumer1": True, "consumer2": True}}
+            await two.unsubscribe(topic)
+            (found,) = await admin.subscriptions(topic)
+            assert found["groups"] == {"g": {"consumer1": True}}
+            for place in places:
+                await producer.push_many(topic, numbers(10), partition=place)
+            messages = await pulled(one, 30)
+            assert Counter(message.partition for message in messages) == dict.fromkeys(places, 10)
+            assert {message.delivery_count for message in messages} == {1}
+            with pytest.raises(ClymqError):
+                await two.ack(messages[0])
+
+    run(main(), LONG_SECONDS)
 
 
 @pytest.mark.parametrize("mode", SHARING)
@@ -341,13 +380,17 @@ async def coming_and_going(
         await asyncio.gather(*tasks)
 
 
-def test_consumers_that_come_and_go_lose_nothing_and_repeat_nothing_without_a_reason(
-    clients: Clients, size: str
-) -> None:
+# A machine that is busy with hundreds of consumers changes no leader and takes nobody for gone: that is another test.
+PATIENT = {**CONFIG, "election_ms_min": 5000, "election_ms_max": 8000, "consumer_heartbeat_ms": 10_000}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_consumers_that_come_and_go_lose_nothing_and_repeat_nothing_without_a_reason(kind: Kind, size: str) -> None:
     number = {"quick": 6, "normal": 20, "long": 200}[size]
     count = {"quick": 2000, "normal": 4000, "long": 40_000}[size]
+    seconds = {"quick": 60, "normal": 100, "long": 600}[size]
 
-    async def main() -> None:
+    async def main(clients: Clients) -> None:
         topic = await made(clients, 4)
         seen: Counter[Place] = Counter()
         counts: Counter[Place] = Counter()
@@ -363,12 +406,15 @@ def test_consumers_that_come_and_go_lose_nothing_and_repeat_nothing_without_a_re
                     groups = await admin.groups(topic)
                     return len(groups) == 4 and all(each["cursor"] * 4 == count for each in groups)
 
-                await eventually(finished, "everything is acked", seconds=100)
+                await eventually(finished, "everything is acked", seconds=seconds)
         assert len(seen) == count
         unexplained = {place: times for place, times in seen.items() if times > counts[place]}
         assert not unexplained, "delivered more often than the count says"
 
-    run(main(), 150)
+    before = resident_bytes()
+    with ProcessCluster(brokers=3, config=PATIENT) as cluster:
+        run(main(Clients(kind, cluster.bootstrap)), 1.5 * seconds)
+    assert resident_bytes() - before < CLIENT_BYTES_MAX
 
 
 def test_a_consumer_that_always_raises_takes_nothing_from_the_others(clients: Clients) -> None:
@@ -464,10 +510,6 @@ def test_memory_stays_flat_while_much_is_shared_and_read(cluster: ProcessCluster
     """A consumer holds what is under way, however much has gone through it."""
     rounds = {"quick": 2, "normal": 6, "long": 40}[size]
     batch = [bytes(1000)] * 5000
-
-    def resident_bytes() -> int:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     async def main() -> None:
         topic = new_topic()

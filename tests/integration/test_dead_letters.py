@@ -124,3 +124,36 @@ def test_dead_letters_that_a_leader_leaves_behind_are_delivered_once_by_the_next
             assert len(again) == 600
 
     run(body())
+
+
+LIMIT = 128 * 1024
+TIGHT = {**PATIENT, "batch_bytes_max": LIMIT, "message_bytes_max": LIMIT, "frame_bytes_max": 2 * LIMIT}
+
+
+def test_what_is_too_large_for_a_dead_letter_is_cut_and_holds_up_nobody() -> None:
+    """One that only just went into a batch; then many, of a topic whose limit was lowered since."""
+
+    async def body(cluster: LocalCluster) -> None:
+        await make_topic(cluster, "tight")
+        await push_values(cluster, "tight", [bytes(LIMIT - 2000)])
+        await push_values(cluster, "tight", [b"%d" % number * 4000 for number in range(40)])
+        await push_values(cluster, "tight", [b"small"])
+        async with AsyncAdmin(cluster.bootstrap) as admin:
+            await admin.alter_topic("tight", {"message_bytes_max": 100})
+
+        async with consuming(cluster, "tight", "one") as (one,):
+            seen = 0
+            while seen < 42:
+                leased = await one.pull(wait_ms=5000)
+                await one.ask(one.about(wire.Reject, leased, reason="too much"))
+                seen += len(leased.offsets)
+        letters = await dead_letters(cluster, "tight", 42)
+        assert [told(letter)["clymq-offset"] for letter in letters] == [str(offset) for offset in range(42)]
+        assert {told(letter)["clymq-reason"] for letter in letters} == {"too much"}
+        assert told(letters[0])["clymq-cut"] == str(LIMIT - 2000)
+        assert LIMIT // 2 < len(letters[0].value) < LIMIT - 2000
+        assert letters[-1].value == b"small"
+        assert "clymq-cut" not in told(letters[-1])
+
+    with LocalCluster(config=TIGHT) as cluster:
+        run(body(cluster))

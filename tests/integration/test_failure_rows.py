@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from client_subjects import KINDS, Clients, Kind
 from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer
 from clymq.errors import ClymqError, RequestTimeout
 from clymq.protocol.controller import ConGetBroker, ReadRoute, Sub
@@ -220,16 +221,18 @@ def test_rows_35_39_all_brokers_are_killed_at_once_and_nothing_is_lost_or_double
 
 
 @pytest.mark.quick_skip
-def test_row_66_a_failover_costs_one_lookup_however_many_pushes_wait(cluster: ProcessCluster) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_row_66_a_failover_costs_one_lookup_however_many_pushes_wait(cluster: ProcessCluster, kind: Kind) -> None:
     async def check() -> None:
+        topic = f"lookups-{kind}"
         async with AsyncAdmin(cluster.bootstrap) as admin:
-            await admin.create_topic("lookups", partitions=1)
-        await cluster.leading("lookups", "0")
-        async with forwarding(cluster) as forwarder, AsyncProducer(forwarder.address) as producer:
-            await asyncio.gather(*(producer.push("lookups", b"x") for _ in range(200)))
+            await admin.create_topic(topic, partitions=1)
+        await cluster.leading(topic, "0")
+        async with forwarding(cluster) as forwarder, Clients(kind, forwarder.address).producer() as producer:
+            await asyncio.gather(*(producer.push(topic, b"x") for _ in range(200)))
             assert forwarder.counts["ProGetBroker"] == 1
-            cluster.kill(await cluster.leading("lookups", "0"))
-            await asyncio.gather(*(producer.push("lookups", b"x") for _ in range(200)))
+            cluster.kill(await cluster.leading(topic, "0"))
+            await asyncio.gather(*(producer.push(topic, b"x") for _ in range(200)))
             # The zkserver waits for the next leader, and then says who it is.
             assert forwarder.counts["ProGetBroker"] == 2
 

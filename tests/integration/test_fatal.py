@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
+from clymq.broker.hosting import Hosting
 from clymq.cli.serving import serve
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import BrokerReplaced, ClymqError, DiskFailed
+from clymq.errors import BrokerReplaced, ClymqError, DiskFailed, UnknownServerError
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.remote import RemoteStore
 from clymq.node.broker import BrokerNode
 from clymq.node.zkserver import ZkServerNode
+from clymq.protocol.controller import BrokerConfig
 from clymq.rpc.transport import TcpTransport
 from clymq.storage.files import RealFiles
 from rows import LONG_SECONDS, run
@@ -76,20 +80,83 @@ def test_a_zkserver_says_that_the_disk_of_its_store_has_failed(monkeypatch: pyte
     run(check())
 
 
+@asynccontextmanager
+async def one_broker(folder: object) -> AsyncIterator[tuple[ZkServerNode, BrokerNode]]:
+    """A zkserver that serves, and a broker that is not started yet."""
+    transport, clock, chance = TcpTransport(), SystemClock(), random.Random(2)
+    zkserver = ZkServerNode.embedded("Zk", None, transport, clock, CONFIG, chance)
+    await zkserver.start("127.0.0.1:0")
+    files = RealFiles(sync_threads=1)
+    broker = BrokerNode(
+        "Broker0", f"{folder}/data",
+        store=lambda: RemoteStore(
+            transport, zkserver.address, clock, CONFIG, name="Broker0", chance=chance.random
+        ),
+        transport=transport, files=files, clock=clock, config=CONFIG, chance=chance,
+    )  # fmt: skip
+    try:
+        yield zkserver, broker
+    finally:
+        await broker.close()
+        await zkserver.close()
+        files.close()
+
+
+class Astray:
+    """Hosting that meets what it has no name for, so often."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.applied = 0
+
+    def method(self) -> Callable[[Hosting, BrokerConfig], Awaitable[None]]:
+        original = Hosting.apply
+
+        async def apply(hosting: Hosting, config: BrokerConfig) -> None:
+            if self.left:
+                self.left -= 1
+                raise ZeroDivisionError("a state that cannot be")
+            self.applied += 1
+            await original(hosting, config)
+
+        return apply
+
+
+def test_a_broker_that_met_an_error_without_a_name_goes_on_hosting(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        astray = Astray(times=1)
+        monkeypatch.setattr(Hosting, "apply", astray.method())
+        async with one_broker(tmp_path) as (_, broker), asyncio.timeout(LONG_SECONDS):
+            await broker.start("127.0.0.1:0")
+            assert astray.applied
+
+    run(check())
+
+
+def test_a_broker_that_cannot_host_ends_with_the_reason(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would look alive, and everybody would wait for it."""
+
+    async def check() -> None:
+        astray = Astray(times=0)
+        monkeypatch.setattr("clymq.rpc.lasting.FAILURES_MAX", 2)
+        monkeypatch.setattr(Hosting, "apply", astray.method())
+        async with one_broker(tmp_path) as (_, broker), asyncio.timeout(LONG_SECONDS):
+            await broker.start("127.0.0.1:0")
+            astray.left = 1_000
+            broker.broker.ask_again()
+            assert "ZeroDivisionError" in str(await broker.failed())
+        async with one_broker(tmp_path) as (_, broker), asyncio.timeout(LONG_SECONDS):
+            with pytest.raises(UnknownServerError, match="ZeroDivisionError"):
+                await broker.start("127.0.0.1:0")
+
+    run(check())
+
+
 def test_a_broker_that_finds_another_process_under_its_name_says_so_and_does_not_fight_for_it(tmp_path: object) -> None:
     async def check() -> None:
-        transport, clock, chance = TcpTransport(), SystemClock(), random.Random(2)
-        zkserver = ZkServerNode.embedded("Zk", None, transport, clock, CONFIG, chance)
-        await zkserver.start("127.0.0.1:0")
-        files = RealFiles(sync_threads=1)
-        broker = BrokerNode(
-            "Broker0", f"{tmp_path}/data",
-            store=lambda: RemoteStore(
-                transport, zkserver.address, clock, CONFIG, name="Broker0", chance=chance.random
-            ),
-            transport=transport, files=files, clock=clock, config=CONFIG, chance=chance,
-        )  # fmt: skip
-        try:
+        async with one_broker(tmp_path) as (zkserver, broker):
             await broker.start("127.0.0.1:0")
             failed = asyncio.ensure_future(broker.failed())
             # Another process takes the name, and then the store ends this one's session.
@@ -102,9 +169,5 @@ def test_a_broker_that_finds_another_process_under_its_name_says_so_and_does_not
             state = await catalog.broker_state("Broker0")
             assert state is not None
             assert state.value.incarnation == 12345
-        finally:
-            await broker.close()
-            await zkserver.close()
-            files.close()
 
     run(check())

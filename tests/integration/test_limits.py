@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from clymq import AsyncAdmin, AsyncProducer
+from clymq import Ack, AsyncAdmin, AsyncConsumer, AsyncProducer, Mode
 from clymq.client.cluster import Cluster
+from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Deadline
+from clymq.config import KiB, load
 from clymq.errors import MessageTooLarge, TooManyProducers
 from clymq.protocol.broker import InitProducer, Push
 from clymq.protocol.controller import ProGetBroker
@@ -82,3 +84,49 @@ def test_status_shows_how_busy_a_broker_is_and_how_much_room_it_has(bootstrap: s
             assert broker["disk_io"] >= 0
 
     asyncio.run(check())
+
+
+NARROW = {
+    "batch_bytes_max": 64 * KiB,
+    "message_bytes_max": 32 * KiB,
+    "frame_bytes_max": 128 * KiB,
+    "config_ms": 50,
+    "disk_reserve_bytes": 0,
+}
+
+
+@pytest.mark.parametrize("ack", [Ack.QUORUM, Ack.LEADER])
+def test_a_frame_carries_what_fits_into_it_however_much_is_asked_for(ack: Ack) -> None:
+    """Readers, pushed ones and followers that come back all ask for a megabyte or more at once by default."""
+    around = Surroundings(config=load(flags=NARROW))
+    values = [bytes(8000)] * 200
+
+    async def check(cluster: LocalCluster) -> None:
+        async with (
+            AsyncAdmin(cluster.bootstrap, surroundings=around) as admin,
+            AsyncProducer(cluster.bootstrap, batch_bytes=16 * KiB, surroundings=around) as producer,
+            AsyncConsumer(cluster.bootstrap, surroundings=around) as consumer,
+        ):
+            await admin.create_topic("narrow", partitions=1, ack=ack)
+            await producer.push("narrow", b"it is led")
+            leader = await asyncio.to_thread(cluster.leader, "narrow", "0")
+            follower = next(name for name in cluster.brokers if name != leader)
+            await asyncio.to_thread(cluster.kill, follower)
+            await producer.push_many("narrow", values)
+            await asyncio.to_thread(cluster.start, follower)
+            for mode in (Mode.PSB_PULL, Mode.PSB_PUSH, Mode.PTP_PULL, Mode.PTP_PUSH):
+                await consumer.subscribe("narrow", mode=mode, group=mode.name)
+                seen = 0
+                async with asyncio.timeout(LONG_SECONDS):
+                    while seen < 1 + len(values):
+                        seen += len(await consumer.pull(timeout=5.0))
+                await consumer.unsubscribe("narrow")
+
+            async def has_caught_up() -> bool:
+                files = cluster.folder.glob("Broker*/narrow~*/0~*/Block_1/batches")
+                return len({each.read_bytes() for each in files}) == 1
+
+            await until_asked(has_caught_up, "the follower has all of it", seconds_max=LONG_SECONDS)
+
+    with LocalCluster(brokers=3, config=NARROW) as cluster:
+        run(check(cluster))

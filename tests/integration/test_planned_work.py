@@ -115,7 +115,7 @@ async def test_a_time_is_found_or_it_is_said_that_all_is_earlier(cluster: LocalC
 def builds(*values: bytes) -> list[Build]:
     def build_of(value: bytes) -> Build:
         return lambda number, epoch: (
-            BatchBuilder().add(value).build(producer="task", cmdindex=number, epoch=epoch, sparse=True)
+            BatchBuilder().add(value).build_pieces(producer="task", cmdindex=number, epoch=epoch, sparse=True)
         )
 
     return [build_of(value) for value in values]

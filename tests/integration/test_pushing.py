@@ -222,20 +222,22 @@ def test_publish_subscribe_goes_from_sealed_blocks_into_the_active_one(cluster: 
     run(body())
 
 
-def test_a_subscription_can_be_stopped_and_its_consumer_can_leave(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_subscription_can_be_stopped_and_its_consumer_can_leave(cluster: LocalCluster, unread: bool) -> None:
     async def body() -> None:
-        await make_topic(cluster, "stopped")
-        async with consuming(cluster, "stopped", "one", "two", mode=Mode.PTP_PUSH) as (one, two):
+        topic = f"stopped-{unread}"
+        await make_topic(cluster, topic)
+        async with consuming(cluster, topic, "one", "two", mode=Mode.PTP_PUSH) as (one, two):
             await start(one)
             await start(one, stop=True)
-            await push_values(cluster, "stopped", numbered(3))
+            await push_values(cluster, topic, numbered(3))
             await start(two)
             await until_received(two, 3)
             assert one.published == []
             await start(one)
-            await two.ask(wire.ConInfo("two", leaving=True))
+            await two.ask(wire.ConInfo("two", leaving=True, unread=unread))
             assert await until_received(one, 3) == as_numbered(3)
-            assert {lease.deliveries for pub, _ in one.published for lease in pub.leases} == {2}
+            assert {lease.deliveries for pub, _ in one.published for lease in pub.leases} == {1 if unread else 2}
 
     run(body())
 

@@ -17,11 +17,14 @@ import pytest
 
 from clymq.cli.main import run
 from clymq.cli.zookeeper import ZookeeperServer, find_jars
+from clymq.client.admin import AsyncAdmin
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ConnectFailed
+from clymq.errors import ClymqError, ConnectFailed, NodeExists
 from clymq.metadata.store import Create
 from clymq.metadata.zookeeper import ZookeeperStore
+from clymq.testing.process_cluster import ProcessCluster
+from clymq.testing.waiting import until_asked
 from store_subjects import until, zookeeper
 
 __all__ = ["zookeeper"]  # the fixture
@@ -116,6 +119,54 @@ def test_jars_are_found_with_and_without_versions(tmp_path: Path, monkeypatch: p
     for name in (*names, "zookeeper-prometheus-metrics-3.9.jar"):
         (tmp_path / name).touch()
     assert sorted(jar.name for jar in find_jars()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--member", "1"],
+        ["--ensemble", "2881:3881,2882:3882"],
+        ["--ensemble", "2881,2882", "--member", "1"],
+        ["--ensemble", "2881:3881,2882:3882", "--member", "3"],
+    ],
+)
+def test_half_an_ensemble_is_refused_with_the_rule(
+    tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["zookeeper", "--data", str(tmp_path / "data"), *flags]) == 2
+    assert "go together" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_ensemble_of_three_serves_on_without_one_and_not_without_two(tmp_path: Path) -> None:
+    async def use(cluster: ProcessCluster) -> None:
+        members = cluster.zookeepers
+        async with opened(",".join(cluster.processes.address(name) for name in members)) as store:
+            await store.create("/before")
+            await asyncio.to_thread(cluster.kill, members[0])
+            await until_asked(lambda: made(store, "/without-one"), "one is missed by nobody", seconds_max=60)
+            await asyncio.to_thread(cluster.kill, members[1])
+            with pytest.raises(ClymqError):
+                await store.create("/without-two")
+            await asyncio.to_thread(cluster.start, *members[:2])
+        # They come back at other ports, which brokers reach by the same way as before.
+        async with opened(",".join(cluster.processes.address(name) for name in members)) as store:
+            await store.get("/without-one")
+            assert "before" in await store.children("/")
+        async with AsyncAdmin(cluster.bootstrap, timeout=60) as admin:
+            await admin.create_topic("t", replicas=1)
+
+    with ProcessCluster(1, 1, "zookeeper", zookeepers=3, folder=tmp_path) as cluster:
+        assert cluster.zookeepers == ("zookeeper0", "zookeeper1", "zookeeper2")
+        asyncio.run(use(cluster))
+
+
+async def made(store: ZookeeperStore, path: str) -> bool:
+    try:
+        await store.create(path)
+    except ClymqError as error:
+        return isinstance(error, NodeExists)
+    return True
 
 
 def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ from clymq.protocol.hosting import (
 from clymq.protocol.verbs import Done, Reply, Request
 from clymq.replication.entries import Commit, Prepare
 from clymq.rpc.handlers import answering
+from clymq.rpc.lasting import lasting, log_if_failed
 from clymq.rpc.peer import Call
 from clymq.types import Mode
 
@@ -95,11 +96,14 @@ class Broker(Reports):
         self._config = config
         self._nudged = asyncio.Event()
         self._configured = asyncio.Event()
+        self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: dict[tuple[str, int], int] = {}
         self._telling: dict[Request[Reply], Callable[[], bool]] = {}
-        self.lost_messages: dict[str, int] = {}
-        """By uid: what was acknowledged here and is in no block, since this process began."""
+        self.on_failure: Callable[[ClymqError], None] = lambda _: None
+        """Hears that this broker can do its work no more; filled in by whoever runs it."""
+        self.lost_messages: dict[tuple[str, int], int] = {}
+        """By uid and block: what was acknowledged here, is not in the block, and was found since this process began."""
 
     def handlers(self) -> Mapping[type, Callable[[Call], None]]:
         """Return what handles each verb."""
@@ -111,7 +115,7 @@ class Broker(Reports):
             FetchOffset: self._fetch_offset,
             FindOffset: lambda call: find_offset(self._of(call), call),
             SetGroupPosition: lambda call: set_group_position(self._of(call), call),
-            PrepareAccept: self._prepare_accept,
+            PrepareAccept: answering(self._prepare_accept),
             CloseAccept: self._close_accept,
             PrepareState: self._prepare_state,
             PrepareSend: self._prepare_send,
@@ -125,8 +129,8 @@ class Broker(Reports):
 
     async def start(self) -> None:
         """Begin to ask what to host; return when it has been heard once."""
-        self._spawn(self._keep_configured())
-        self._spawn(self._report_ends())
+        for what, work in (("hosting", self._keep_configured), ("reporting", self._report_ends)):
+            self._spawn(lasting(f"{self.name}: {what}", work, self._clock, self.on_failure))
         await self._configured.wait()
 
     async def close(self) -> None:
@@ -154,7 +158,7 @@ class Broker(Reports):
         self._active(self.hosting.partition(request.topic, request.partition, request.uid)).init_producer(call)
 
     def _pull(self, call: Call) -> None:
-        request: Pull = call.request
+        request = call.request = _within_a_frame(call)
         partition = self.hosting.partition(request.topic, request.partition, request.uid)
         if request.replica:
             self._pull_by_position(partition, call)
@@ -216,12 +220,15 @@ class Broker(Reports):
 
     # --- The controller ---
 
-    def _prepare_accept(self, call: Call) -> None:
+    async def _prepare_accept(self, call: Call) -> Done:
+        """Be ready for a block. Each of many that come at once waits for the disk; others have a turn in between."""
         request: PrepareAccept = call.request
         if request.disk_id != self._disk_id:
             raise InvalidRequest(f"{self.name} has disk {self._disk_id}, not {request.disk_id}")
-        self.hosting.prepare(request)
-        call.reply(Done())
+        async with self._preparing:
+            self.hosting.prepare(request)
+            await pause(self._clock, 0)
+        return Done()
 
     def _close_accept(self, call: Call) -> None:
         request: CloseAccept = call.request
@@ -293,9 +300,8 @@ class Broker(Reports):
             self._nudged.clear()
             delay_ms: float = self._config.config_ms
             try:
-                self.hosting.apply(
-                    await self._controller.ask(BroGetConfig(self.name, self._disk_id), timeout_ms=ASK_MS)
-                )
+                wanted = await self._controller.ask(BroGetConfig(self.name, self._disk_id), timeout_ms=ASK_MS)
+                await self.hosting.apply(wanted)
                 self._configured.set()
             except ClymqError as error:
                 log.info("%s: what to host is not known yet: %s", self.name, error)
@@ -361,7 +367,8 @@ class Broker(Reports):
 
     def lost(self, partition: HostedPartition, block: int, messages: int) -> None:
         """Acknowledged messages are not in a sealed block; they are kept aside."""
-        self.lost_messages[partition.uid] = self.lost_messages.get(partition.uid, 0) + messages
+        key = (partition.uid, block)
+        self.lost_messages[key] = max(messages, self.lost_messages.get(key, 0))
         report = UpdateDup(
             partition.topic,
             partition.name,
@@ -459,4 +466,12 @@ class Broker(Reports):
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(log_if_failed)
         return task
+
+
+def _within_a_frame(call: Call) -> Pull:
+    """Return a pull that asks for no more than its answer can carry: a reader need not know how much that is."""
+    request: Pull = call.request
+    bytes_max = call.peer.payload_bytes_max
+    return request.within(bytes_max) if request.bytes_max > bytes_max else request

@@ -156,6 +156,9 @@ class Consumption:
             for subscription in list(self._pushed.get(call.peer, {}).values()):
                 if subscription.consumer == request.consumer:
                     subscription.stop()
+            if request.unread:
+                for sharing in self._shared.values():
+                    sharing.give_back(request.consumer)
             self._consumers.leave(request.consumer)
         else:
             self._consumers.heard(request.consumer, call.peer)

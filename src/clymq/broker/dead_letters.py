@@ -5,7 +5,8 @@ log says that it arrived (DONE). The producer's name is the partition's uid and 
 what the one before it may have pushed already is recognised: each letter is there once.
 
 This is the broker's own small producer: it speaks the verbs that any producer speaks, and makes the topic if it is not
-there. It takes its time; nobody waits for it. A letter that cannot be delivered stays in the log and is tried again.
+there. It takes its time; nobody waits for it. A letter that cannot be delivered stays in the log and is tried again;
+one that is too large is made to fit (`letters`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 from clymq.broker.endings import DEAD_LETTERS_SUFFIX
 from clymq.broker.hosting import HostedPartition
+from clymq.broker.letters import Letters
 from clymq.broker.neighbours import ActiveController, Neighbours
 from clymq.broker.reading import Locating, read_here
 from clymq.broker.sharing import Sharing
@@ -25,6 +27,7 @@ from clymq.errors import (
     ClymqError,
     CorruptBatch,
     DataLost,
+    MessageTooLarge,
     NotReady,
     OffsetOutOfRange,
     PartitionUnset,
@@ -40,7 +43,7 @@ from clymq.protocol.controller import (
     ProGetBroker,
     SetPartitionState,
 )
-from clymq.record import Batch, BatchBuilder, Kind, Record
+from clymq.record import Batch, Kind, Record
 from clymq.record.layout import FORMAT_BYTES_MAX
 from clymq.replication.cursors import DeadLetter
 from clymq.replication.entries import Done
@@ -71,6 +74,10 @@ class DeadLetters:
         self._clock = clock
         self._config = config
         self._working: set[Sharing] = set()
+        self.cut_messages = 0
+        """How many had to be cut, since this process began."""
+        self.undelivered_messages = 0
+        """How many fit into no batch at all."""
 
     async def deliver(self, sharing: Sharing) -> None:
         """Deliver what there is, until there is nothing left or this broker leads the block no more."""
@@ -99,16 +106,29 @@ class DeadLetters:
         self._neighbours.know({route.broker: route.address})
         begin = InitProducer(topic, partition.name, route.uid, producer)
         ready = (await self._neighbours.ask(route.broker, begin, timeout_ms=ASK_MS)).reply
-        while sharing.leading and (letters := sharing.block.machine.dead_letters(group)):
-            seq, letter = next(iter(letters.items()))
+        while sharing.leading and (waiting := sharing.block.machine.dead_letters(group)):
+            seq, letter = next(iter(waiting.items()))
             if seq >= ready.next:
-                records = await self._records(partition, letter)
-                batch = _build(partition, group, letter, records, self._config).build(
-                    producer=producer, cmdindex=seq, epoch=ready.epoch, sparse=True, now=self._clock.wall_us()
-                )
+                letters = await self._letters(partition, group, letter)
                 push = Push(topic, partition.name, route.uid, producer, seq, route.ack)
-                await self._neighbours.ask(route.broker, push, [batch], timeout_ms=ASK_MS)
+                try:
+                    batch = letters.build(producer=producer, cmdindex=seq, epoch=ready.epoch, now=self._clock.wall_us())
+                    await self._neighbours.ask(route.broker, push, [batch], timeout_ms=ASK_MS)
+                    self._count_cut(partition, letters.cut)
+                except MessageTooLarge as error:
+                    self._give_up(partition, letter, error)
             await _written(sharing, Done(group=group, seq=seq))
+
+    def _count_cut(self, partition: HostedPartition, messages: int) -> None:
+        if messages:
+            self.cut_messages += messages
+            log.warning("%s: %d dead letters were too large and are cut", _name(partition), messages)
+
+    def _give_up(self, partition: HostedPartition, letter: DeadLetter, error: ClymqError) -> None:
+        """No batch takes it, however short: it stays where it is, and those behind it go on."""
+        start, end = letter.range.start, letter.range.end
+        self.undelivered_messages += end - start
+        log.error("%s: [%d, %d) are dead and go nowhere: %s", _name(partition), start, end, error)
 
     # --- Where to ---
 
@@ -131,19 +151,22 @@ class DeadLetters:
 
     # --- What is in it ---
 
-    async def _records(self, partition: HostedPartition, letter: DeadLetter) -> list[Record]:
+    async def _letters(self, partition: HostedPartition, group: str, letter: DeadLetter) -> Letters:
         """Return the messages of a letter; of those that cannot be read any more only the offset is left."""
-        records: list[Record] = []
+        limit = self._config.batch_bytes_max
+        letters = Letters(partition.topic, partition.name, group, letter, batch_bytes_max=limit)
         offset = letter.range.start
         while offset < letter.range.end:
             try:
                 batch = await self._batch(partition, offset)
-                records += [record for record in batch if offset <= record.offset < letter.range.end]
+                for record in [each for each in batch if offset <= each.offset < letter.range.end]:
+                    letters.add(record)
+                    offset = record.offset + 1
             except (OffsetOutOfRange, DataLost, CorruptBatch) as error:
                 log.warning("%s: offset %d is a dead letter without a value: %s", _name(partition), offset, error)
-                records.append(Record(offset, self._clock.wall_us(), None, b"", ()))
-            offset = records[-1].offset + 1
-        return records
+                letters.add(Record(offset, self._clock.wall_us(), None, b"", ()))
+                offset += 1
+        return letters
 
     async def _batch(self, partition: HostedPartition, offset: int) -> Batch:
         """Return the batch that holds an offset, as its producer sent it; a damaged copy sends us to another one."""
@@ -186,25 +209,6 @@ def _intact(data: memoryview, offset: int) -> Batch | None:
     except CorruptBatch as error:
         log.warning("a copy of offset %d is damaged: %s", offset, error)
     return None
-
-
-def _build(
-    partition: HostedPartition, group: str, letter: DeadLetter, records: list[Record], config: Config
-) -> BatchBuilder:
-    """Put the messages into a batch, each with why and where from behind its own headers."""
-    builder = BatchBuilder(batch_bytes_max=config.batch_bytes_max, message_bytes_max=config.batch_bytes_max)
-    for record in records:
-        origin = {
-            "clymq-reason": letter.reason,
-            "clymq-topic": partition.topic,
-            "clymq-partition": partition.name,
-            "clymq-offset": str(record.offset),
-            "clymq-group": group,
-            "clymq-deliveries": str(letter.deliveries),
-        }
-        headers = [*record.headers, *((name, value.encode()) for name, value in origin.items())]
-        builder.add(record.value, key=record.key, headers=headers, timestamp=record.timestamp)
-    return builder
 
 
 async def _written(sharing: Sharing, entry: Done) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from clymq.broker.active_block import ActiveBlock
 from clymq.broker.hosting import HostedPartition
+from clymq.broker.letters import BATCH_BYTES, LETTER_BYTES
 from clymq.broker.subscriptions.leases import GroupLeases, Offer, Taken
 from clymq.broker.subscriptions.spans import Span, outside
 from clymq.clock import Clock
@@ -26,8 +27,6 @@ RETRY_MS: Final = 100.0
 NO_ROOM_MS: Final = 1_000.0
 # Dead letters that one look may make; the rest follows a moment later.
 BURIALS_MAX: Final = 64
-# Room for the headers that a dead letter gets.
-LETTER_BYTES: Final = 2048
 DEAD_LETTERS_SUFFIX: Final = ".dlq"
 
 Answer = Callable[[object], None]
@@ -137,9 +136,10 @@ class Endings:
             self._bury(name, group, part, f"delivered {deliveries} times", deliveries, _ignore)
 
     def _parts(self, span: Span) -> Iterator[Span]:
-        """Cut a range so that each part fits into one batch, whatever its messages are."""
+        """Cut a range so that each part fits into one batch, whatever its messages are by what is allowed now."""
         config = self._partition.config
-        count = max(1, config.batch_bytes_max // (config.message_bytes_max + LETTER_BYTES))
+        room = config.batch_bytes_max - BATCH_BYTES
+        count = max(1, room // (config.message_bytes_max + LETTER_BYTES))
         return (Span(at, min(at + count, span.end)) for at in range(span.start, span.end, count))
 
     def _bury(self, name: str, group: GroupLeases, span: Span, reason: str, deliveries: int, answer: Answer) -> None:

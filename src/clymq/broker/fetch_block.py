@@ -140,7 +140,7 @@ class FetchBlock:
         if request.seal:
             self.driver.seal_after_fence(request.epoch, answer, trusted=request.trusted)
         elif request.fence:
-            self.driver.fence(request.epoch, answer, source=request.source)
+            self.driver.fence(request.epoch, answer, source=request.source, trusted=request.trusted)
         else:
             self.driver.seal(request.epoch, answer, self.listener.leases())
 

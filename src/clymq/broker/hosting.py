@@ -20,8 +20,8 @@ from clymq.broker.fetch_block import FetchBlock
 from clymq.broker.neighbours import Neighbours
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
-from clymq.broker.strays import forgotten_blocks, remove_orphan, set_aside_strays
-from clymq.clock import Clock, pause
+from clymq.broker.strays import blocks_on_disk, forgotten_blocks, remove_orphan, set_aside_strays
+from clymq.clock import Clock, Turns, pause
 from clymq.config import Config, for_topic
 from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, StaleEpoch, StorageError, UnknownPartition
 from clymq.protocol.broker import Pull
@@ -40,6 +40,7 @@ from clymq.replication.mend import Source
 from clymq.replication.raft_host import RaftHost
 from clymq.replication.raft_partition import RaftPartition
 from clymq.replication.replica import Replica
+from clymq.rpc.lasting import log_if_failed
 from clymq.storage.files import Files
 from clymq.storage.folder import DataFolder
 from clymq.storage.replace import remove_folder
@@ -55,6 +56,8 @@ RETRY_MS_MAX = 5_000.0
 SOURCE_MS_MAX = 10_000.0
 # A broker with an empty disk may have thousands of blocks to mend; others need descriptors and neighbours as well.
 MENDS_MAX = 16
+# A broker that matches the tree lets others have a turn after so long.
+TURN_MS_MAX = 10.0
 
 
 class HostedPartition:
@@ -68,6 +71,8 @@ class HostedPartition:
         self.epoch = place.epoch
         self.config = config
         """As this topic has it."""
+        self.before: BlockBefore | None = None
+        """The block before the active one, as the tree knew it last: who holds it may change while this one begins."""
         self.active: ActiveBlock | None = None
         self.sealed: dict[int, SealedBlock] = {}
         """By number; changed by `keep` and `drop`."""
@@ -188,17 +193,27 @@ class Hosting:
         self._folder.partition(request.topic, request.topic_id, request.partition, request.uid)
         self._folder.space.claim(0)
 
-    def apply(self, config: BrokerConfig) -> None:
-        """Host what is named and nothing else."""
+    async def apply(self, config: BrokerConfig) -> None:
+        """Host what is named and nothing else.
+
+        There may be thousands of blocks, and each that begins or ends waits for the disk: others have their turn in
+        between, or this broker would be silent for so long that its groups elect away from it.
+        """
         self._neighbours.know(config.addresses)
         for peer, address in config.addresses.items():
             if peer != self._name:
                 self._links.join(peer, address)
+        # BEFORE anything is hosted: what an earlier config had let go of is not deleted under its hands.
+        self._named = named = {(place.uid, place.block) for place in config.blocks}
+        turns = Turns(self._clock, TURN_MS_MAX)
         for place in sorted(config.blocks, key=lambda place: (place.uid, place.block)):
             self._host(place)
-        self._named = named = {(place.uid, place.block) for place in config.blocks}
+            await turns.give_way()
         for partition in self.partitions:
             self._release(partition, named)
+            await turns.give_way()
+        self._lost &= named
+        self._down &= named
         if not self._looked_for_strays:
             self._looked_for_strays = True
             self._delete_strays()
@@ -223,6 +238,7 @@ class Hosting:
             self._report_lost(partition, place.block, ReplicaLost(f"{type(error).__name__}: {error}"))
 
     def _host_active(self, partition: HostedPartition, place: HostedBlock) -> None:
+        partition.before = place.before
         if partition.active is not None and partition.active.number >= place.block:
             return
         if (place.uid, place.block) in self._lost:
@@ -243,7 +259,12 @@ class Hosting:
         )
         named_here = any((r.broker, r.disk_id) == (self._name, self._disk_id) for r in place.replicas)
         replica.begin(
-            self._hosted, f"{place.uid}/{place.block}", named_here=named_here, start_offset=place.start, verify=False
+            self._hosted,
+            f"{place.uid}/{place.block}",
+            named_here=named_here,
+            start_offset=place.start,
+            verify=False,
+            durable=partition.path,
         )
         return replica
 
@@ -357,7 +378,6 @@ class Hosting:
             self._delete_later(partition, active.number)
         for number in [number for number in partition.sealed if (partition.uid, number) not in named]:
             partition.drop(number).close()
-            self._down.discard((partition.uid, number))
             self._delete_later(partition, number)
         if partition.active is None and not partition.sealed:
             del self._partitions[partition.uid]
@@ -375,6 +395,17 @@ class Hosting:
             return
         for path in orphans:
             self._clock.call_later(self._config.delete_delay_ms, partial(self._delete_orphan, path))
+        self._clock.call_later(self._config.delete_delay_ms, self._forget_what_is_gone)
+
+    def _forget_what_is_gone(self) -> None:
+        """Take off the list what the tree does not name any more and no folder holds: it would only ever grow."""
+        if self._closed:
+            return
+        try:
+            kept = self._named | blocks_on_disk(self._files, self._folder.path)
+            self._hosted.remove(*(name for name in self._hosted if _key_of(name) not in kept))
+        except StorageError as error:
+            log.warning("%s: the list of hosted blocks stays as it is: %s", self._folder.path, error)
 
     def _delete_orphan(self, path: str) -> None:
         if self._closed or not self._files.exists(path):
@@ -390,18 +421,22 @@ class Hosting:
     def _delete(self, partition: HostedPartition, number: int) -> None:
         """Remove a block's folder, unless the tree has named it again meanwhile, or this broker is closed."""
         path = f"{partition.path}/Block_{number}"
-        if (partition.uid, number) in self._named or self._closed or not self._files.exists(path):
+        if (partition.uid, number) in self._named or self._closed:
             return
         try:
-            remove_folder(self._files, path)
-            self._files.sync_folder(partition.path)
+            if self._files.exists(path):
+                remove_folder(self._files, path)
+                self._files.sync_folder(partition.path)
             # Last: a block that is on the list and not on the disk is lost, one that is on neither may begin anew.
             self._hosted.remove(f"{partition.uid}/{number}")
             log.info("%s/%s: block %d is deleted", partition.topic, partition.name, number)
-            if partition.uid not in self._partitions and not forgotten_blocks(self._files, partition.path, ()):
+            if partition.uid not in self._partitions and self._is_empty(partition.path):
                 remove_orphan(self._files, partition.path)
         except StorageError as error:
             log.warning("%s: not deleted: %s", path, error)
+
+    def _is_empty(self, path: str) -> bool:
+        return self._files.exists(path) and not forgotten_blocks(self._files, path, ())
 
     def _stop(self, partition: HostedPartition) -> None:
         active, partition.active = partition.active, None
@@ -431,17 +466,18 @@ class Hosting:
         if place.before is None:
             done(Genesis(uid=uid))
             return
-        self._spawn(self._begin_after(partition, place, place.before, uid, done))
+        self._spawn(self._begin_after(partition, place, uid, done))
 
     async def _begin_after(
         self,
         partition: HostedPartition,
         place: HostedBlock,
-        before: BlockBefore,
         uid: bytes,
         done: Callable[[Genesis], None],
     ) -> None:
         while partition.active is not None and partition.active.number == place.block:
+            before = partition.before or place.before
+            assert before is not None, "the first block begins with nothing"
             local = partition.sealed.get(before.block)
             sources: list[Source] = [_LocalSource(local)] if local is not None and local.whole else []
             sources += self._sources(partition, before.block, before.replicas)
@@ -451,11 +487,18 @@ class Hosting:
                     if (batch.index, batch.header_crc) != (before.seal_index, before.seal_crc):
                         raise CorruptBatch("header_crc", "that is another SEAL")
                     seal = decode(batch.payload())
-                    assert isinstance(seal, Seal)
+                    if not isinstance(seal, Seal):
+                        raise CorruptBatch("payload", "that is no SEAL")
                     done(Genesis(uid=uid, snapshot=seal.snapshot, leases=seal.leases))
                     return
                 except ClymqError as error:
                     log.warning("%s/%s: the SEAL of block %d: %s", place.topic, place.partition, before.block, error)
+                except Exception as error:
+                    # A leader that never begins would keep the others from leading: it leaves.
+                    log.exception("%s/%s: block %d cannot begin", place.topic, place.partition, place.block)
+                    self._stop(partition)
+                    self._report_lost(partition, place.block, ReplicaLost(f"{type(error).__name__}: {error}"))
+                    return
             await pause(self._clock, RETRY_MS)
 
     async def _mend(self, partition: HostedPartition, block: SealedBlock) -> None:
@@ -480,6 +523,12 @@ class Hosting:
                 )
                 await pause(self._clock, pause_ms)
                 pause_ms = min(2 * pause_ms, RETRY_MS_MAX)
+            except Exception as error:
+                # It must not stay half mended for ever: it is opened anew when the tree is asked next.
+                log.exception("%s/%s: block %d cannot be mended", partition.topic, partition.name, block.number)
+                block.close()
+                self._report_lost(partition, block.number, ReplicaLost(f"{type(error).__name__}: {error}"))
+                return
 
     def _sources(self, partition: HostedPartition, block: int, replicas: tuple[ReplicaPlace, ...]) -> list[Source]:
         others = [replica.broker for replica in replicas if replica.broker != self._name]
@@ -491,6 +540,7 @@ class Hosting:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(log_if_failed)
 
     async def close(self) -> None:
         """Stop mending and let go of every block."""
@@ -503,6 +553,12 @@ class Hosting:
             for block in partition.sealed.values():
                 block.close()
         self._partitions.clear()
+
+
+def _key_of(name: str) -> tuple[str, int]:
+    """Return uid and number of a block on the list of hosted ones."""
+    uid, _, number = name.partition("/")
+    return uid, int(number)
 
 
 class _News:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from clymq.errors import ClymqError, ConnectFailed, LeaderUnavailable, NotController
+from clymq.errors import ClymqError, ConnectFailed, LeaderUnavailable, NotController, RequestTimeout
 from clymq.protocol.broker import Pull
 from clymq.protocol.frames import Buffer
 from clymq.protocol.verbs import Reply, Request
@@ -116,6 +116,7 @@ class ActiveController:
             limit_ms = timeout_ms if connected else min(timeout_ms, CONNECT_MS_MAX)
             return (await self._neighbours.ask(self.NAME, request, timeout_ms=limit_ms)).reply
         except ClymqError as error:
-            if isinstance(error, NotController | ConnectFailed):
+            # One that is silent may have been replaced long before its connection is given up.
+            if isinstance(error, NotController | ConnectFailed | RequestTimeout):
                 self._known = False
             raise

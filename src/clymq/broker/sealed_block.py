@@ -16,7 +16,7 @@ from clymq.errors import CorruptBatch, CorruptBlock, NotReady, OffsetOutOfRange,
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import BlockClosed, ReplicaPlace
 from clymq.replication.fetch_log import checked
-from clymq.replication.fetch_lost import Lost, give_up_tail
+from clymq.replication.fetch_lost import Lost, give_up_tail, kept_aside
 from clymq.replication.forced_end import keep_shared
 from clymq.replication.mend import SealMark, Source, is_whole, mend
 from clymq.storage.block import Block
@@ -63,7 +63,8 @@ class SealedBlock:
     def open(self) -> tuple[bool, int]:
         """Look at what is on the disk, made empty if there is nothing; return whether it is whole, and what is lost.
 
-        Lost is what was acknowledged here, in fetch mode, and is not in the block: it is kept aside, and counted.
+        Lost is what was acknowledged here and is not in the block: it is kept aside and counted, whenever it was cut.
+        To tell of it twice does no harm, and a process may die between the cut and the telling.
         """
         if not Block.was_created(self._files, self._path):
             Block.create(
@@ -85,7 +86,7 @@ class SealedBlock:
             block.close()
             raise
         self._block, self._rotted = block, False
-        return self.whole, lost.messages
+        return self.whole, max(lost.messages, kept_aside(self._files, self._path))
 
     async def mend(self, sources: list[Source], on_lost: Callable[[int], None]) -> None:
         """Become whole from one of these. `on_lost` hears of messages that were here and are not in the block."""

@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from clymq.broker.acks import Acks, answer
 from clymq.broker.active_block import ActiveBlock, Listener
 from clymq.broker.endings import RETRY_MS, Endings
 from clymq.broker.hosting import HostedPartition
@@ -30,14 +31,13 @@ from clymq.errors import (
     ClymqError,
     InvalidRequest,
     NotPrepared,
+    NotReady,
     OffsetOutOfRange,
     Overloaded,
-    UnknownLease,
 )
 from clymq.protocol.broker import Ack, Extend, Locator, Nack, OffsetRange, Pulled, Reject
-from clymq.protocol.verbs import Done
 from clymq.replication import entries
-from clymq.replication.cursors import Cursor, Refused
+from clymq.replication.cursors import Cursor
 from clymq.replication.handed_over import decode_group, encode_group, within_bounds
 from clymq.replication.machine import Elected
 from clymq.rpc.peer import Call
@@ -99,6 +99,7 @@ class Sharing(Listener):
             dead=lambda: around.dead(self),
             is_current=lambda name, group: self._groups.get(name) is group,
         )
+        self._acks = Acks(block, around.clock, changed=self._changed)
 
     # --- What consumers ask ---
 
@@ -141,26 +142,10 @@ class Sharing(Listener):
         cursor = self._prepared(request.group)
         group = self._table_of(request)
         taken = group.take_to_ack(cursor, request.consumer, request.leases, _spans(request.ranges))
-        spans = list(taken.spans)
-        if not spans:
-            _answer(call, taken)
-            return
-
-        def answer(outcome: object) -> None:
-            if isinstance(outcome, Refused):
-                group.not_acked(taken, [Span(each.start, each.end) for each in outcome.ranges])
-            elif isinstance(outcome, ClymqError):
-                group.not_acked(taken)
-            else:
-                group.acked(taken)
-            _answer(call, taken, outcome)
-            self._changed(request.group)
-
-        try:
-            self.block.write(entries.Ack(group=request.group, ranges=_ranges(spans)), answer)
-        except ClymqError:
-            group.not_acked(taken)
-            raise
+        if taken.spans:
+            self._acks.add(request.group, group, taken, call)
+        else:
+            answer(call, taken)
 
     def nack(self, call: Call) -> None:
         """Have what is named delivered again."""
@@ -171,16 +156,18 @@ class Sharing(Listener):
         taken = group.take_to_end(request.consumer, request.leases, _spans(request.ranges))
         if request.unread:
             group.settled(taken.spans, until=self._endings.until(request.delay_ms))
-            _answer(call, taken)
+            answer(call, taken)
             self._changed(request.group)
         elif taken.pieces:
-
-            def answer(outcome: object) -> None:
-                _answer(call, taken, outcome)
-
-            self._endings.in_vain(request.group, group, taken, answer, delay_ms=request.delay_ms)
+            self._endings.in_vain(
+                request.group,
+                group,
+                taken,
+                lambda outcome: answer(call, taken, outcome),
+                delay_ms=request.delay_ms,
+            )
         else:
-            _answer(call, taken)
+            answer(call, taken)
 
     def reject(self, call: Call) -> None:
         """Give up what is named, whatever its count is."""
@@ -191,10 +178,10 @@ class Sharing(Listener):
         group = self._table_of(request)
         taken = group.take_to_end(request.consumer, request.leases, _spans(request.ranges))
         if not taken.pieces:
-            _answer(call, taken)
+            answer(call, taken)
             return
         reason = request.reason or "rejected"
-        self._endings.reject(request.group, group, taken, reason, lambda outcome: _answer(call, taken, outcome))
+        self._endings.reject(request.group, group, taken, reason, lambda outcome: answer(call, taken, outcome))
 
     def extend(self, call: Call) -> None:
         """Let leases last longer."""
@@ -204,15 +191,19 @@ class Sharing(Listener):
         group = self._table_of(request)
         lease_ms = request.lease_ms or self.partition.config.lease_ms
         unknown = group.extend(request.consumer, request.leases, self._clock.monotonic_ms() + lease_ms)
-        _answer(call, Taken(unknown=unknown))
+        answer(call, Taken(unknown=unknown))
         self._arm()
+
+    def give_back(self, consumer: str) -> None:
+        """A consumer leaves, and nobody has looked at what it has: it comes back as if it had not been delivered."""
+        self._give_no_more(consumer)
+        for name, group in list(self._groups.items()):
+            group.settled(group.gone(consumer).spans)
+            self._changed(name)
 
     def gone(self, consumer: str) -> None:
         """A consumer is gone: what it has comes back, and what it waits for is not given to it."""
-        error = NotPrepared(f"consumer {consumer} was silent for too long, or has left", hint="ask anew")
-        for taker in [each for takers in self._takers.values() for each in takers if each.consumer == consumer]:
-            self.forget(taker)
-            taker.fail(error)
+        self._give_no_more(consumer)
         for name, group in list(self._groups.items()):
             held = group.holder == consumer
             taken = group.gone(consumer)
@@ -220,6 +211,12 @@ class Sharing(Listener):
                 self._endings.in_vain(name, group, taken, partial(self._ends_soon, group, taken))
             elif held:
                 self.serve(name)
+
+    def _give_no_more(self, consumer: str) -> None:
+        error = NotPrepared(f"consumer {consumer} was silent for too long, or has left", hint="ask anew")
+        for taker in [each for takers in self._takers.values() for each in takers if each.consumer == consumer]:
+            self.forget(taker)
+            taker.fail(error)
 
     def _ends_soon(self, group: GroupLeases, taken: Taken, outcome: object) -> None:
         """What could not be written of a consumer that is gone is tried again, as if its time was over."""
@@ -266,12 +263,14 @@ class Sharing(Listener):
 
     def leases(self) -> Sequence[bytes]:
         """Return what is leased now, for the next leader."""
+        self._acks.refuse(NotReady(f"{self._name} is about to end, or to be led by another", hint="try again"))
         now = self._clock.monotonic_ms()
         out = [(name, group) for name, group in sorted(self._groups.items()) if not group.is_idle]
         return within_bounds([encode_group(group.hand_over(name, now)) for name, group in out])
 
     def resets(self, group: str) -> None:
         """A group is being set to another place: what it has out is void from now on."""
+        self._acks.refuse(NotPrepared(f"group {group} is being set to another place", hint="try again"), group)
         self._resetting[group] += 1
         self._groups.pop(group, None)
 
@@ -290,6 +289,7 @@ class Sharing(Listener):
         takers, self._takers = self._takers, {}
         for taker in [each for some in takers.values() for each in some]:
             taker.fail(error, next_block)
+        self._acks.refuse(error)
         self._groups.clear()
 
     # --- Sharing out ---
@@ -502,19 +502,6 @@ class Sharing(Listener):
 
     def _new_group(self, cursor: Cursor) -> GroupLeases:
         return GroupLeases(cursor.low, leases_max=self.partition.config.leases_max)
-
-
-def _answer(call: Call, taken: Taken, outcome: object = None) -> None:
-    """Answer a request that named leases; what some of them were unknown for comes last."""
-    if isinstance(outcome, Refused):
-        call.fail(outcome.error)
-    elif isinstance(outcome, ClymqError):
-        call.fail(outcome)
-    elif taken.unknown:
-        numbers = sorted(taken.unknown)
-        call.fail(UnknownLease(f"leases {numbers} have ended, or never were this consumer's", leases=numbers))
-    else:
-        call.reply(Done())
 
 
 def _spans(ranges: Iterable[OffsetRange]) -> list[Span]:

@@ -52,6 +52,16 @@ def forgotten_blocks(files: Files, partition: str, numbers: Collection[int]) -> 
     return sorted(int(digits) for digits in names if digits.isdigit() and int(digits) not in numbers)
 
 
+def blocks_on_disk(files: Files, data: str) -> set[tuple[str, int]]:
+    """Return uid and number of every block that has a folder, set aside or not."""
+    found: set[tuple[str, int]] = set()
+    for topic in (f"{data}/{name}" for name in files.names(data) if "~" in name):
+        for name in (name for name in files.names(topic) if "~" in name):
+            uid = name.rpartition("~")[2].partition(".")[0]
+            found |= {(uid, number) for number in forgotten_blocks(files, f"{topic}/{name}", ())}
+    return found
+
+
 def _set_aside(files: Files, path: str) -> str:
     """Give a folder its new name; one that was set aside before, and came back, has a number as well."""
     new, count = f"{path}{ORPHAN}", 1

@@ -158,7 +158,7 @@ class PushSubscription:
         """How much it takes now."""
         if self.is_over or self._draining or self._credit_bytes <= 0:
             return 0
-        return min(self._credit_bytes, self._push_bytes_max)
+        return min(self._credit_bytes, self._push_bytes_max, self.peer.payload_bytes_max)
 
     def credit(self, count: int) -> None:
         """The consumer has dealt with so many bytes."""

@@ -1,7 +1,8 @@
 """`clymq dlq`: messages that were given up, and another try for them.
 
 What is sent again is remembered by a group of its own in the dead-letter topic: it is not listed any more, and not sent
-twice. (Killed between the push and the ack, a message may be sent again all the same.)
+twice. (Killed between the push and the ack, a message may be sent again all the same.) A letter that was too large and
+is cut is read anew from where it came.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from clymq.errors import UnknownTopic
 
 RESENT_GROUP: Final = "clymq-resend"
 OURS: Final = "clymq-"
+CUT: Final = "clymq-cut"
 PULL_SECONDS: Final = 1.0
 SHOWN_MAX: Final = 40
 
@@ -63,9 +65,9 @@ def resend(asker: Asker, topic: str, messages_max: int | None) -> None:
         async with asker.admin() as admin:
             if not await _starts(admin, topic):
                 return 0
-        async with asker.producer() as producer, asker.consumer() as consumer:
+        async with asker.producer() as producer, asker.consumer() as consumer, asker.consumer() as reader:
             await consumer.subscribe(f"{topic}.dlq", group=RESENT_GROUP)
-            return await _resend(producer, consumer, topic, messages_max)
+            return await _resend(producer, consumer, reader, topic, messages_max)
 
     count = asker.run(work)
     asker.answer({"topic": topic, "resent": count}, f"{count} messages were sent again to {topic}")
@@ -101,7 +103,9 @@ async def _read(consumer: AsyncConsumer, topic: str, starts: dict[str, int]) -> 
     return sorted(messages, key=lambda message: (message.partition, message.offset))
 
 
-async def _resend(producer: AsyncProducer, consumer: AsyncConsumer, topic: str, messages_max: int | None) -> int:
+async def _resend(
+    producer: AsyncProducer, consumer: AsyncConsumer, reader: AsyncConsumer, topic: str, messages_max: int | None
+) -> int:
     """Send until there are no more, or so many; each is acked when it is stored."""
     count = 0
     with progress(f"resend {topic}", messages_max) as report:
@@ -109,7 +113,8 @@ async def _resend(producer: AsyncProducer, consumer: AsyncConsumer, topic: str, 
             messages = await consumer.pull(1000 if messages_max is None else messages_max - count, timeout=PULL_SECONDS)
             if not len(messages):
                 break
-            for message in messages:
+            for letter in messages:
+                message = await _whole(reader, topic, letter)
                 headers = [pair for pair in message.headers if not pair[0].startswith(OURS)]
                 await producer.push(
                     topic,
@@ -119,10 +124,21 @@ async def _resend(producer: AsyncProducer, consumer: AsyncConsumer, topic: str, 
                     partition=message.partition,
                     timestamp=message.timestamp,
                 )
-                await consumer.ack(message)
+                await consumer.ack(letter)
                 count += 1
                 report(1)
     return count
+
+
+async def _whole(reader: AsyncConsumer, topic: str, letter: Message) -> Message:
+    """Return the message as it was: of a letter that was cut, from where it came."""
+    headers = dict(letter.headers)
+    if CUT not in headers:
+        return letter
+    await reader.assign(topic, letter.partition, int(headers["clymq-offset"] or b""))
+    while not len(messages := await reader.pull(1, timeout=PULL_SECONDS)):
+        continue  # what is gone is an error, and the command has its time
+    return next(iter(messages))
 
 
 def _document(message: Message) -> dict[str, Any]:
@@ -133,6 +149,7 @@ def _document(message: Message) -> dict[str, Any]:
         "group": headers.get("clymq-group", ""),
         "deliveries": int(headers.get("clymq-deliveries") or 0),
         "original_offset": int(headers.get("clymq-offset") or -1),
+        "original_bytes": int(headers[CUT]) if CUT in headers else len(message.value),
     }
 
 

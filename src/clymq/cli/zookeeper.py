@@ -2,7 +2,8 @@
 
 PySpark's wheel carries ZooKeeper 3.9; Debian's packages put it under /usr/share. `ZookeeperServer` finds one of them,
 runs it as a child and watches over it; the command and the tests use the same class. For one machine and for trying
-things out: an ensemble is run by the people who run ensembles. It listens on the loopback interface only.
+things out, alone or as a member of an ensemble: ensembles that matter are run by the people who run ensembles. It
+listens on the loopback interface only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -26,6 +28,9 @@ from clymq.errors import ConfigError, ConnectFailed
 
 HOST = "127.0.0.1"
 TICK_MS = 500
+# How long members may need to find each other, and to follow.
+INIT_TICKS_MAX = 20
+SYNC_TICKS_MAX = 6
 JAVA_NEEDED = 17
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
@@ -36,20 +41,25 @@ _INSTALL_JAVA = f"apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
 
 
 @click.command()
+@click.option("--name", default="zookeeper", show_default=True, help="What it calls itself when it is ready.")
 @click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0: any free port.")
 @click.option(
     "--data", type=click.Path(path_type=Path), default="zookeeper-data", show_default=True, help="Its folder."
 )
-def zookeeper(port: int, data: Path) -> int:
+@click.option(
+    "--ensemble", metavar="PORT:PORT,...", help="Two ports of each member, for what members say to each other."
+)
+@click.option("--member", type=click.IntRange(1, 255), help="Which of the ensemble this one is, from 1.")
+def zookeeper(name: str, port: int, data: Path, ensemble: str | None, member: int | None) -> int:
     """Run a real ZooKeeper on this machine, for the loopback interface, until SIGTERM or SIGINT."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    server = ZookeeperServer(data, port)
+    server = ZookeeperServer(data, port, membership=_membership(ensemble, member))
     server.start(stopped)
     try:
         if not stopped.is_set():
-            click.echo(f"ready zookeeper {server.address}")
+            click.echo(f"ready {name} {server.address}")
             sys.stdout.flush()
         while not stopped.wait(0.2):
             server.check()
@@ -58,12 +68,46 @@ def zookeeper(port: int, data: Path) -> int:
     return 0
 
 
-class ZookeeperServer:
-    """One ZooKeeper process: `start`, then clients may come to `address`, then `stop`."""
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A place in an ensemble: of each member the two ports where the others find it, and which member this is."""
 
-    def __init__(self, data: Path, port: int = 0) -> None:
+    ports: tuple[tuple[int, int], ...]
+    member: int
+    """From 1."""
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What ZooKeeper has to be told."""
+        members = {f"server.{n}": f"{HOST}:{one}:{other}" for n, (one, other) in enumerate(self.ports, 1)}
+        return {"initLimit": INIT_TICKS_MAX, "syncLimit": SYNC_TICKS_MAX, **members}
+
+
+def _membership(ensemble: str | None, member: int | None) -> Membership | None:
+    """Return what the two flags say, or raise with what is wrong with them."""
+    if ensemble is None and member is None:
+        return None
+    rule = "--ensemble PORT:PORT,PORT:PORT,... and --member, from 1 to their number, go together"
+    try:
+        pairs = [each.split(":") for each in (ensemble or "").split(",")]
+        ports = tuple((int(one), int(other)) for one, other in pairs)
+    except ValueError:
+        raise ConfigError("ensemble", ensemble, rule) from None
+    if member is None or member > len(ports):
+        raise ConfigError("member", member, rule)
+    return Membership(ports, member)
+
+
+class ZookeeperServer:
+    """One ZooKeeper process: `start`, then clients may come to `address`, then `stop`.
+
+    A member of an ensemble serves when a majority of the members is there.
+    """
+
+    def __init__(self, data: Path, port: int = 0, *, membership: Membership | None = None) -> None:
         self._data = data
         self._port = port
+        self._membership = membership
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -87,6 +131,8 @@ class ZookeeperServer:
         if self._port == 0:
             self._port = _free_port()
         (self._data / "zoo.cfg").write_text(self._settings())
+        if self._membership is not None:
+            (self._data / "myid").write_text(f"{self._membership.member}\n")
         with (self._data / "zookeeper.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 the command is ours
                 self._command(java, jars),
@@ -131,6 +177,7 @@ class ZookeeperServer:
             "admin.enableServer": "false",  # its web server is not among the jars
             "4lw.commands.whitelist": "srvr",
             "maxClientCnxns": 0,
+            **(self._membership.settings if self._membership is not None else {}),
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
 

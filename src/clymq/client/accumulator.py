@@ -21,7 +21,7 @@ from typing import Any, Final
 from clymq.client.receipts import Outcome
 from clymq.errors import BufferFull
 from clymq.record import BatchBuilder
-from clymq.record.builder import Headers
+from clymq.record.elements import Headers
 
 # What a message costs beside its bytes: its timestamp and the end of its value.
 MESSAGE_BYTES: Final = 12

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from clymq.client.cluster import Cluster
 from clymq.client.identity import default_name
 from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Backoff, Deadline
 from clymq.clock import pause
-from clymq.errors import InvalidRequest
+from clymq.errors import InvalidRequest, RemoteProtocolError
 from clymq.protocol.controller import (
     AlterTopic,
     CreatePart,
@@ -33,6 +33,9 @@ from clymq.protocol.controller import (
     UndrainBroker,
 )
 from clymq.types import Ack, check_name
+
+# What partitions_per_topic_max may be at most: who asks for more is refused before a name is made for each.
+PARTITIONS_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +219,8 @@ class AsyncAdmin:
 def partition_names(partitions: int | Sequence[str]) -> list[str]:
     """Return the names: those given, or "0".."n-1"."""
     if isinstance(partitions, int):
-        if partitions < 0:
-            raise InvalidRequest(f"{partitions} partitions")
+        if not 0 <= partitions <= PARTITIONS_MAX:
+            raise InvalidRequest(f"{partitions} partitions; no topic has more than {PARTITIONS_MAX}")
         return [str(number) for number in range(partitions)]
     if isinstance(partitions, str):
         raise InvalidRequest(f"partitions {partitions!r} must be a number or a list of names")
@@ -235,7 +238,7 @@ def _partition_info(found: PartitionStatus) -> PartitionInfo:
     return PartitionInfo(
         topic=found.topic,
         partition=found.partition,
-        ack=Ack(found.ack),
+        ack=_ack(found),
         replicas=found.replicas,
         online=found.online,
         leader=found.leader,
@@ -245,6 +248,13 @@ def _partition_info(found: PartitionStatus) -> PartitionInfo:
         end=found.end,
         lost_messages=found.lost_messages,
     )
+
+
+def _ack(found: PartitionStatus) -> Ack:
+    try:
+        return Ack(found.ack)
+    except ValueError:
+        raise RemoteProtocolError(f"{found.topic}/{found.partition} has ack {found.ack}, which is none") from None
 
 
 def _plain(value: Any) -> Any:

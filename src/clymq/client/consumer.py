@@ -11,6 +11,7 @@ the partition's own log (`commit`) and found again by another process (`committe
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final
 
@@ -32,6 +33,8 @@ from clymq.config import MiB
 from clymq.errors import ClosedError, ClymqError, InvalidRequest, UnknownLease
 from clymq.protocol.broker import Pub
 from clymq.types import Mode, check_name
+
+log = logging.getLogger("clymq.client")
 
 EXTEND_SECONDS_MAX: Final = 86_400.0
 DELAY_SECONDS_MAX: Final = 365 * 86_400.0
@@ -67,6 +70,9 @@ class AsyncConsumer:
         self._host = _Host(self)
         self._turn = 0
         self._arrival: asyncio.Future[None] | None = None
+        """What all that wait in `pull` wait for."""
+        self._wanted = 0
+        """How many messages they wait for, all together."""
         self._is_closed = False
 
     # --- Where to read ---
@@ -169,17 +175,18 @@ class AsyncConsumer:
         runs = self._in_hand.take(max_messages) or self._take(max_messages)
         if runs:
             return Messages(runs)
+        self._wanted += max_messages
         try:
             while not runs and not deadline.is_over:
-                for lessee in self._lessees():
-                    lessee.want(max_messages)
-                self._arrival = asyncio.get_running_loop().create_future()
+                self._tell_wanted()
+                if self._arrival is None or self._arrival.done():
+                    self._arrival = asyncio.get_running_loop().create_future()
                 await settled(self._clock, self._arrival, deadline.remaining_ms)
                 self._check_open()
                 runs = self._take(max_messages)
         finally:
-            for lessee in self._lessees():
-                lessee.want(0)
+            self._wanted -= max_messages
+            self._tell_wanted()
         return Messages(runs)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -268,9 +275,11 @@ class AsyncConsumer:
             await run.stop(deadline)
         self._is_closed = True
         self._arrived()
+        await asyncio.gather(*(lessee.stop() for lessee in self._lessees()))
+        await self._give_back_in_hand()
         sources, self._sources = self._sources, {}
         await asyncio.gather(*(source.close() for source in sources.values()))
-        await self._presence.leave()
+        await self._presence.leave(unread=_are_settled(sources.values()))
         for subscription in self._subscriptions:
             await subscription.close(quietly=True)
         for source in sources.values():
@@ -318,6 +327,10 @@ class AsyncConsumer:
             return source.settler.held.has(run.lease, run.start, self._clock.monotonic_ms())
         return source is not None
 
+    def _tell_wanted(self) -> None:
+        for lessee in self._lessees():
+            lessee.want(self._wanted)
+
     def _lessees(self) -> list[PartitionLessee]:
         return [each for each in self._sources.values() if isinstance(each, PartitionLessee)]
 
@@ -325,14 +338,23 @@ class AsyncConsumer:
         """Undo the subscription to a topic; return whether there was one."""
         for subscription in self._subscriptions:
             if topic in subscription.topics:
-                self._in_hand.drop(topic)
-                for lessee in [each for each in self._lessees() if each.topic == topic]:
-                    await lessee.give_back()
+                lessees = [each for each in self._lessees() if each.topic == topic]
+                await asyncio.gather(*(lessee.stop() for lessee in lessees))
+                await self._give_back_in_hand(topic)
+                await asyncio.gather(*(lessee.give_back() for lessee in lessees))
                 await subscription.leave(topic)
-                if not self._sources:
-                    await self._presence.leave()  # what it had to itself is others' at once
+                if not self._sources:  # what it had to itself is others' at once
+                    await self._presence.leave(unread=_are_settled(lessees))
                 return True
         return False
+
+    async def _give_back_in_hand(self, topic: str | None = None) -> None:
+        """Let others have what an iteration has pulled and not come to: it does not count as delivered."""
+        runs = [run for run in self._in_hand.drop(topic) if run.lease]
+        try:
+            await self._settle_all(_ranges_of(Messages(runs)), Nacked(unread=True))
+        except ClymqError as error:
+            log.info("consumer %s: not all that nobody has looked at is given back: %s", self.name, error)
 
     def _arrived(self) -> None:
         if self._arrival is not None and not self._arrival.done():
@@ -450,6 +472,11 @@ class _Host:
         """Whether it has to be acked."""
         source = self._consumer._sources.get((message.topic, message.partition))
         return isinstance(source, PartitionLessee)
+
+
+def _are_settled(sources: Iterable[Source]) -> bool:
+    """Whether nothing that anybody has looked at is still leased; then a good-bye may say so."""
+    return all(each.is_settled for each in sources if isinstance(each, PartitionLessee))
 
 
 def _ranges_of(x: Message | Messages) -> Iterator[tuple[str, str, int, int]]:

@@ -24,6 +24,7 @@ from clymq.clock import pause
 from clymq.errors import AckMismatch, ClymqError, InvalidRequest, OutOfSequence
 from clymq.protocol.broker import InitProducer, ProducerReady, Push
 from clymq.protocol.controller import ProducerRoute
+from clymq.protocol.frames import Buffer
 from clymq.rpc.asks import Outcome as Answered
 from clymq.rpc.peer import Peer
 from clymq.types import Ack, check_name
@@ -33,8 +34,9 @@ IN_FLIGHT_MAX: Final = 8
 # How many bytes may be on their way to one partition, one batch always.
 IN_FLIGHT_BYTES_MAX: Final = 32 * 1024 * 1024
 
-Build = Callable[[int, int], bytes]
-"""Makes the bytes of a batch of (number, epoch)."""
+Pieces = Sequence[Buffer]
+Build = Callable[[int, int], Pieces]
+"""Makes the bytes of a batch of (number, epoch), in one piece or several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class SparseWriter:
     async def _push(self, number: int, epoch: int, builds: Sequence[Build]) -> None:
         """Send in order, a few at a time; after a failure the same bytes again, from the lowest without an answer."""
         waiting = deque((number + at, build) for at, build in enumerate(builds))
-        unanswered: dict[int, bytes] = {}
+        unanswered: dict[int, Pieces] = {}
         deadline = Deadline(self._cluster.clock, self._timeout)
         backoff = Backoff(self._cluster.config, self._cluster.chance)
         problem: ClymqError | None = None
@@ -122,7 +124,7 @@ class SparseWriter:
         route: ProducerRoute,
         epoch: int,
         waiting: deque[tuple[int, Build]],
-        unanswered: dict[int, bytes],
+        unanswered: dict[int, Pieces],
         deadline: Deadline,
     ) -> None:
         """Send to one leader until all is answered; raise the first failure."""
@@ -142,7 +144,7 @@ class SparseWriter:
         if flight.failure is not None:
             raise flight.failure
 
-    def _send(self, peer: Peer, route: ProducerRoute, number: int, data: bytes, flight: _Flight) -> None:
+    def _send(self, peer: Peer, route: ProducerRoute, number: int, data: Pieces, flight: _Flight) -> None:
         if flight.failure is not None:
             return
         request = Push(
@@ -157,7 +159,7 @@ class SparseWriter:
         try:
             peer.ask_soon(
                 request,
-                [data],
+                data,
                 lambda outcome: flight.answered(number, outcome),
                 timeout_ms=self._cluster.config.request_ms_max,
             )
@@ -168,7 +170,7 @@ class SparseWriter:
 class _Flight:
     """What was sent to one leader and has no answer."""
 
-    def __init__(self, unanswered: dict[int, bytes]) -> None:
+    def __init__(self, unanswered: dict[int, Pieces]) -> None:
         self.failure: ClymqError | None = None
         self._unanswered = unanswered
         self._change: asyncio.Future[None] | None = None
@@ -186,10 +188,13 @@ class _Flight:
             self._change.set_result(None)
 
 
-def _has_room(unanswered: dict[int, bytes]) -> bool:
+def _has_room(unanswered: dict[int, Pieces]) -> bool:
     if not unanswered:
         return True
-    return len(unanswered) < IN_FLIGHT_MAX and sum(map(len, unanswered.values())) < IN_FLIGHT_BYTES_MAX
+    return (
+        len(unanswered) < IN_FLIGHT_MAX
+        and sum(len(piece) for data in unanswered.values() for piece in data) < IN_FLIGHT_BYTES_MAX
+    )
 
 
 def _ack_refused(topic: str, partition: str, ack: int) -> InvalidRequest:

@@ -54,10 +54,15 @@ class InHand:
             messages_max -= run.end - run.start
         return taken
 
-    def drop(self, topic: str, partition: str | None = None) -> None:
-        """Forget what is left of a partition, or of a topic."""
+    def drop(self, topic: str | None = None, partition: str | None = None) -> list[Run]:
+        """Forget what is left of a partition, of a topic, or of all; return what that was."""
         self._keep_rest()
-        self._runs = deque(run for run in self._runs if run.topic != topic or partition not in {None, run.partition})
+        runs, self._runs = self._runs, deque()
+        dropped: list[Run] = []
+        for run in runs:
+            is_meant = topic in {None, run.topic} and partition in {None, run.partition}
+            (dropped if is_meant else self._runs).append(run)
+        return dropped
 
     def position(self, topic: str, partition: str) -> int | None:
         """Return the next offset of a partition that is going to be yielded; None: nothing of it is here."""

@@ -15,7 +15,7 @@ from clymq.client.waiting import Deadline
 from clymq.clock import Clock
 from clymq.errors import ClymqError
 from clymq.record import BatchBuilder
-from clymq.record.builder import Headers
+from clymq.record.elements import Headers
 
 
 class Intake:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -20,13 +21,13 @@ from clymq.client.cluster import Cluster, worth_retrying
 from clymq.client.leased import Leased, batches_of
 from clymq.client.messages import Run
 from clymq.client.presence import Presence
-from clymq.client.reader import PULL_BYTES_MAX, PULL_BYTES_MIN, PartitionReader
+from clymq.client.reader import PartitionReader, pull_bytes
 from clymq.client.settling import Nacked, Settler
 from clymq.client.waiting import Backoff, Deadline, settled
 from clymq.clock import pause
 from clymq.config import MiB
-from clymq.errors import ClymqError, CorruptBatch, DataLost, NotPrepared, NotSubscribed
-from clymq.protocol.broker import FetchOffset, Lease, Pull
+from clymq.errors import ClymqError, CorruptBatch, DataLost, NotPrepared, NotSubscribed, UnknownLease
+from clymq.protocol.broker import ConInfo, FetchOffset, Lease, Pull, Pulled
 from clymq.protocol.controller import ProducerRoute
 from clymq.protocol.verbs import Reply, Request
 from clymq.record import Batch
@@ -42,6 +43,8 @@ HELP_OUT_MS: Final = 1000.0
 PRESENT_MS: Final = 1000.0
 # Bytes that the leader does not hold are read from elsewhere, no further ahead than this.
 ELSEWHERE_BYTES_MAX: Final = MiB
+# Who closes waits no longer than this for what the user has not settled to be heard of.
+GIVE_BACK_MS_MAX: Final = 5000.0
 # How often in a row messages may come damaged before they are given up.
 DAMAGED_MAX: Final = 3
 
@@ -73,6 +76,8 @@ class PartitionLessee:
         self.partition = partition
         self.group = options.group
         self.assigned = False
+        self.is_settled = False
+        """All that anybody has looked at was settled or given back; what is still leased to us nobody has seen."""
         self.error: ClymqError | None = None
         """Why it has stopped."""
         self.failing_since_ms: float | None = None
@@ -102,6 +107,8 @@ class PartitionLessee:
         self._changed = asyncio.Event()
         self._elsewhere: PartitionReader | None = None
         self._elsewhere_changed = asyncio.Event()
+        self._asked: Peer | None = None
+        """Who has not answered yet."""
         self._task: asyncio.Task[None] | None = None
         self._prolonging: asyncio.Task[None] | None = None
 
@@ -165,20 +172,35 @@ class PartitionLessee:
             if unread:
                 await self.settler.settle(Nacked(unread=True), unread)
             await self.settler.give_back()
+            self.is_settled = True
+        except UnknownLease as error:
+            self.is_settled = True
+            log.info("%s/%s: not all is ours to be given back: %s", self.topic, self.partition, error)
         except ClymqError as error:
             log.info("%s/%s: not all is given back: %s", self.topic, self.partition, error)
 
+    async def stop(self) -> None:
+        """Lease no more; what is given back from now on does not come again."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._hear_out()
+
     async def close(self) -> None:
         """Stop leasing and give back what was not taken; what is under way to the leader comes to its end."""
-        task, self._task = self._task, None
-        tasks = [each for each in (task, self._prolonging) if each is not None]
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.stop()
+        if self._prolonging is not None:
+            self._prolonging.cancel()
+            await asyncio.gather(self._prolonging, return_exceptions=True)
         if self._elsewhere is not None:
             await self._elsewhere.close()
         await self._leased.close()
         await self.settler.close(self._options.timeout * 1000)
+        giving_back = asyncio.ensure_future(self.give_back())
+        await settled(self._clock, giving_back, min(GIVE_BACK_MS_MAX, self._options.timeout * 1000))
+        await self.settler.close(0)
+        await asyncio.gather(giving_back, return_exceptions=True)
 
     # --- Leasing ---
 
@@ -213,13 +235,12 @@ class PartitionLessee:
             await self._ask(lambda route: FetchOffset(self.topic, self.partition, route.uid, self.group))
 
     async def _lease(self) -> None:
-        room = min(self._options.share_bytes(), PULL_BYTES_MAX)
         answer = await self._ask(
             lambda route: Pull(
                 topic=self.topic,
                 partition=self.partition,
                 uid=route.uid,
-                bytes_max=max(PULL_BYTES_MIN, room),
+                bytes_max=pull_bytes(self._options.share_bytes(), self._cluster.config),
                 wait_ms_max=LEASE_WAIT_MS if self.assigned else 0,
                 messages_max=self._wanted or 1,
                 mode=Mode.PTP_PULL,
@@ -228,6 +249,7 @@ class PartitionLessee:
                 ordered=self._options.ordered,
             ),
             wait_ms=LEASE_WAIT_MS,
+            late=self._came_late,
         )
         self._worked()
         if answer.reply.leases:
@@ -262,19 +284,40 @@ class PartitionLessee:
             self._damaged = 0
             self._leased.reject(leases, f"{error.code}: {error}")
 
+    def _came_late(self, answer: Answer[Pulled]) -> None:
+        """Leases were under way when nobody waited for them any more: others may have them."""
+        if answer.reply.leases:
+            self._leased.refuse(answer.reply.leases)
+
+    async def _hear_out(self) -> None:
+        """Wait for leases that are under way, if there are any: who answers this has sent them before."""
+        peer, self._asked = self._asked, None
+        if peer is not None:
+            with suppress(ClymqError):
+                await peer.ask(ConInfo(self._options.consumer), timeout_ms=PRESENT_MS)
+
     def _gone(self, messages: int) -> None:
         """So many messages are not kept any more."""
 
     # --- Talking to the leader ---
 
-    async def _ask(self, make: Callable[[ProducerRoute], Request[R]], *, wait_ms: float = 0) -> Answer[R]:
+    async def _ask(
+        self,
+        make: Callable[[ProducerRoute], Request[R]],
+        *,
+        wait_ms: float = 0,
+        late: Callable[[Answer[R]], None] | None = None,
+    ) -> Answer[R]:
         """Ask the leader once; what it says of others is taken note of."""
         route, peer = await self._leader()
+        self._asked = peer
         try:
-            return await peer.ask(make(route), timeout_ms=self._cluster.config.request_ms_max + wait_ms)
+            answer = await peer.ask(make(route), timeout_ms=self._cluster.config.request_ms_max + wait_ms, late=late)
         except ClymqError as error:
             self._reroute(route, error)
             raise
+        self._asked = None
+        return answer
 
     async def _leader(self) -> tuple[ProducerRoute, Peer]:
         """Return where the leader is thought to be, and a connection on which it knows us."""

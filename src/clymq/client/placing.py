@@ -17,7 +17,7 @@ from clymq.client.partitioning import Sticky, partition_of
 from clymq.client.waiting import Deadline, settled
 from clymq.errors import ClymqError
 from clymq.record import BatchBuilder
-from clymq.record.builder import Headers
+from clymq.record.elements import Headers
 
 
 class _Gate:

@@ -74,13 +74,17 @@ class Presence:
         """Take nothing more under a number."""
         self._deliveries.pop(number, None)
 
-    async def leave(self) -> None:
-        """Say good-bye, so that leases come back at once. It is no loss if nobody hears it: they do by themselves."""
+    async def leave(self, *, unread: bool) -> None:
+        """Say good-bye, so that leases come back at once. It is no loss if nobody hears it: they do by themselves.
+
+        `unread`: nobody has looked at what is still leased to us, at whichever broker.
+        """
         known, self._known = self._known, {}
         for task in known.values():
             task.cancel()
         await asyncio.gather(*known.values(), return_exceptions=True)
-        await asyncio.gather(*(self._say_good_bye(peer) for peer in known if peer.is_open))
+        good_bye = ConInfo(self._consumer, leaving=True, unread=unread)
+        await asyncio.gather(*(self._say_good_bye(peer, good_bye) for peer in known if peer.is_open))
 
     def _forget(self, peer: Peer, reason: ClymqError | None) -> None:
         self._known.pop(peer, None)
@@ -90,9 +94,9 @@ class Presence:
     async def _introduce(self, peer: Peer) -> None:
         await peer.ask(ConInfo(self._consumer), timeout_ms=self._cluster.config.request_ms_max)
 
-    async def _say_good_bye(self, peer: Peer) -> None:
+    async def _say_good_bye(self, peer: Peer, good_bye: ConInfo) -> None:
         try:
-            await peer.ask(ConInfo(self._consumer, leaving=True), timeout_ms=LEAVE_MS_MAX)
+            await peer.ask(good_bye, timeout_ms=LEAVE_MS_MAX)
         except ClymqError as error:
             log.info("consumer %s: %s did not hear the good-bye: %s", self._consumer, peer, error)
 

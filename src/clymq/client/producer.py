@@ -29,7 +29,8 @@ from clymq.client.waiting import Deadline, next_turn, settled
 from clymq.config import KiB, MiB
 from clymq.errors import ClosedError, ClymqError, ConfigError, InvalidRequest
 from clymq.record import BatchBuilder
-from clymq.record.builder import Headers
+from clymq.record.builder import check_table
+from clymq.record.elements import Headers, check_columns
 from clymq.record.layout import CODECS
 from clymq.types import Ack, check_name
 
@@ -180,6 +181,7 @@ class AsyncProducer:
         """
         columns = {"value": values, "key": keys, "headers": headers, "timestamp": timestamps}
         given = {name: column for name, column in columns.items() if column is not None}
+        check_columns(given)
         if len({len(column) for column in given.values()}) > 1:
             lengths = ", ".join(f"{name} {len(column)}" for name, column in given.items())
             raise InvalidRequest(f"columns of different lengths: {lengths}")
@@ -204,6 +206,7 @@ class AsyncProducer:
 
     async def push_arrow(self, topic: str, table: pa.Table, *, partition: str | None = None) -> Receipts:
         """Push a table with the column value and, if it likes, key, timestamp and headers; no loop over messages."""
+        table = _checked_table(table)
         names = await self._placing.admit(topic, partition, 0, self._deadline())
         pieces = _Pieces(self._outbox, self._placing, topic, names)
         parts = {partition: table} if partition is not None else by_key_column(table, names)
@@ -347,6 +350,15 @@ def _fill_columns(columns: Mapping[str, Any]) -> Callable[[BatchBuilder], object
 
 def _fill_arrow(table: pa.Table) -> Callable[[BatchBuilder], object]:
     return lambda builder: builder.add_arrow(table)
+
+
+def _checked_table(given: object) -> pa.Table:
+    """Return a table, or a record batch as one, whose columns can be messages."""
+    table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+    if not isinstance(table, pa.Table):
+        raise InvalidRequest(f"a {type(given).__name__} is no Arrow table")
+    check_table(table)
+    return table
 
 
 def _sizes(columns: Mapping[str, Sequence[Any]]) -> list[int]:

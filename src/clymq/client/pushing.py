@@ -193,12 +193,12 @@ class PushedLessee(PartitionLessee):
         self._keeping: set[asyncio.Task[None]] = set()
         self._in_turn = asyncio.Lock()
 
-    async def close(self) -> None:
-        """Stop, as every lessee does; what is on its way is waited for, to be given back."""
+    async def stop(self) -> None:
+        """Lease no more; what is on its way is waited for, to be given back."""
         if self._push is not None and self._request is not None:
             await self._push.stop(self._request)
         await asyncio.gather(*self._keeping, return_exceptions=True)
-        await super().close()
+        await super().stop()
 
     def _may_lease(self) -> bool:
         return self.assigned or super()._may_lease()

@@ -20,7 +20,7 @@ from clymq.client.messages import Run
 from clymq.client.read_routes import ReadRoutes
 from clymq.client.waiting import Backoff, Deadline
 from clymq.clock import pause
-from clymq.config import KiB, MiB
+from clymq.config import FRAME_HEAD_BYTES, Config, KiB, MiB
 from clymq.errors import ClymqError, CorruptBatch, OffsetOutOfRange, UnknownPartition
 from clymq.protocol.broker import Pull, Pulled
 from clymq.protocol.controller import ReadRoute
@@ -180,7 +180,7 @@ class PartitionReader:
             partition=self.partition,
             uid=route.uid,
             offset=self._fetched,
-            bytes_max=max(PULL_BYTES_MIN, min(room, PULL_BYTES_MAX)),
+            bytes_max=pull_bytes(room, self._cluster.config),
             wait_ms_max=PULL_WAIT_MS,
             mode=Mode.PSB_PULL,
             group=self.group or "",
@@ -283,3 +283,8 @@ class PartitionReader:
         elif error.refresh:
             self._route_is_stale = True
         return worth_retrying(error, by_broker=bool(address))
+
+
+def pull_bytes(room: int, config: Config) -> int:
+    """Return how much to ask for at once, where there is room for so much: no more than a frame can bring."""
+    return min(max(PULL_BYTES_MIN, min(room, PULL_BYTES_MAX)), config.frame_bytes_max - FRAME_HEAD_BYTES)

@@ -15,7 +15,7 @@ from clymq.errors import NodeMissing, UnknownPartition, UnknownTopic, VersionCon
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.chain import Active, Chain
 from clymq.metadata.nodes import NO_BLOCK, NowBlock, Partition, PartitionPaths, Replica, SealedBlock, Topic
-from clymq.metadata.reading import CONFLICTS_MAX, Versioned, read
+from clymq.metadata.reading import CONFLICTS_MAX, Versioned, read, read_each
 
 READS_AT_ONCE = 256
 
@@ -132,7 +132,7 @@ class Chains:
         for _ in range(CONFLICTS_MAX):
             partition = await chain.partition()
             kept = self._kept.get((topic.name, name))
-            if kept is not None and _unchanged(kept.partition, partition):
+            if kept is not None and kept.topic.id == topic.id and _unchanged(kept.partition, partition):
                 now = await self._now_block(topic.name, name)
                 active = kept.active._replace(block=now)
                 view = View(topic, partition, active, kept.sealed)
@@ -140,6 +140,9 @@ class Chains:
                 view = View(topic, partition, await chain.active(), await self._sealed(chain))
                 if (await chain.partition()).version != partition.version:
                     continue
+                if (await self._catalog.topic(topic.name)).value.id != topic.id:
+                    # What was read last may be of either; a broker would look for it in the other one's folder.
+                    raise VersionConflict(f"topic {topic.name} was made anew while it was read")
             # A move writes both nodes at once; if it came between the two reads, the numbers do not fit.
             if view.now.block == partition.value.next_block - 1:
                 self._kept[topic.name, name] = view
@@ -148,13 +151,8 @@ class Chains:
         raise VersionConflict(f"partition {name} of topic {topic.name} changes too quickly to be read")
 
     async def _sealed(self, chain: Chain) -> tuple[Sealed, ...]:
-        found = []
-        for block in await chain.sealed():
-            try:
-                found.append(Sealed(block, await chain.sealed_replicas(block.block)))
-            except NodeMissing:
-                continue
-        return tuple(found)
+        found = await read_each(await chain.sealed(), lambda block: chain.sealed_replicas(block.block))
+        return tuple(Sealed(block, replicas) for block, replicas in found)
 
     async def _now_block(self, topic: str, partition: str) -> Versioned[NowBlock]:
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 from clymq.clock import Clock, pause
@@ -28,6 +28,7 @@ from clymq.protocol import controller as verbs
 from clymq.protocol.controller import ControllerFound, FindController
 from clymq.protocol.verbs import Reply, Request
 from clymq.rpc.handlers import Handler, answering
+from clymq.rpc.lasting import lasting
 from clymq.rpc.peer import Call
 
 log = logging.getLogger("clymq.controller")
@@ -57,6 +58,8 @@ class Controller:
         self._tenure: Tenure | None = None
         self._task: asyncio.Task[None] | None = None
         self._starting = True
+        self.on_failure: Callable[[ClymqError], None] = lambda _: None
+        """Hears that this controller can do its work no more; filled in by whoever runs it."""
 
     @property
     def is_active(self) -> bool:
@@ -75,7 +78,8 @@ class Controller:
         """Stand for election, as who is reached at this address."""
         assert self._task is None, "a controller is started once"
         self._address = address
-        self._task = asyncio.create_task(self._run())
+        # Who is in office and does nothing keeps the others from it: it tries again, and if that is in vain, leaves.
+        self._task = asyncio.create_task(lasting(f"{self.name}: office", self._run, self._clock, self.on_failure))
 
     async def close(self) -> None:
         """Stop everything; the store, if it still is there, is its owner's to close, and with it the office."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from clymq.controller.chains import Chains, Sealed, View
 from clymq.controller.copies import Copies
 from clymq.controller.roster import Attendance, Roster
-from clymq.errors import ConfigError, LeaderUnavailable
+from clymq.errors import BrokerReplaced, ConfigError, LeaderUnavailable
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.nodes import Broker, Place, Replica
 from clymq.metadata.reading import settled
@@ -51,6 +51,10 @@ class Hosting:
             raise ConfigError(
                 "cluster id", request.cluster_id, f"broker {request.name} belongs there; this is {self._cluster_id}"
             )
+        online = await self._catalog.broker_state(request.name)
+        if online is not None and online.value.incarnation != request.incarnation:
+            # From a life that is over: its address and its disk must not take the place of the present one's.
+            raise BrokerReplaced(request.name, online.value.incarnation)
         known = (await self._catalog.brokers()).get(request.name)
         await self._catalog.register_broker(
             Broker(

@@ -28,7 +28,8 @@ class Ring:
         self._nodes: list[tuple[int, str]] = []
         powers = members if isinstance(members, Mapping) else dict.fromkeys(members, 1)
         for member, power in powers.items():
-            self.add(member, power)
+            self._put(member, power)
+        self._nodes.sort()
 
     def __len__(self) -> int:
         """How many virtual nodes there are."""
@@ -41,14 +42,17 @@ class Ring:
 
     def add(self, member: str, power: int = 1) -> None:
         """Put a member on the ring; one that is there already only takes the power that is given."""
-        if power < 1:
-            raise InvalidRequest(f"{member} has power {power}; at least 1 is needed")
         if self._powers.get(member) != power:
-            self.remove(member)
-            self._powers[member] = power
-            self._nodes += [(_hash(f"{member}{number}"), member) for number in range(NODES_PER_POWER * power)]
+            self._put(member, power)
             # Of two nodes in one place the name decides, not who came first: the same members are the same ring.
             self._nodes.sort()
+
+    def _put(self, member: str, power: int) -> None:
+        if power < 1:
+            raise InvalidRequest(f"{member} has power {power}; at least 1 is needed")
+        self.remove(member)
+        self._powers[member] = power
+        self._nodes += [(_hash(f"{member}{number}"), member) for number in range(NODES_PER_POWER * power)]
 
     def remove(self, member: str) -> None:
         """Take a member off the ring; nothing happens if it is not on it."""

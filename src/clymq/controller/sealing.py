@@ -67,21 +67,21 @@ class Sealing:
     async def seal(self, view: View, pending: Pending, roster: Roster, told: Mirror) -> Ended:
         """End the active block, under the epoch of the move."""
         try:
-            return await self._seal_in_order(view, pending, roster)
+            return await self._seal_in_order(view, pending, roster, told)
         except ClymqError as error:
             if not pending.trust or isinstance(error, SessionLost):
                 raise
             log.warning("%s: block %d cannot be ended in order: %s", view, view.now.block, error)
         return await self._seal_by_force(view, pending, told)
 
-    async def _seal_in_order(self, view: View, pending: Pending, roster: Roster) -> Ended:
+    async def _seal_in_order(self, view: View, pending: Pending, roster: Roster, told: Mirror) -> Ended:
         if view.now.mode == Ack.QUORUM:
             return await self._seal_raft(view, pending)
         if fetch_leader_leads(view, roster):
             ended = await self._seal_at_leader(view, pending)
             if ended is not None:
                 return ended
-        return await self._seal_fenced(view, pending, roster)
+        return await self._seal_fenced(view, pending, roster, told)
 
     # Raft.
 
@@ -119,12 +119,14 @@ class Sealing:
             log.warning("%s: %s no longer leads block %d: %s", view, leader, view.now.block, error)
             return None
 
-    async def _seal_fenced(self, view: View, pending: Pending, roster: Roster) -> Ended:
+    async def _seal_fenced(self, view: View, pending: Pending, roster: Roster, told: Mirror) -> Ended:
         replicas = len(view.active.replicas)
         majority = replicas // 2 + 1
         unclean = view.topic.settings.get("fetch_unclean", self._config.fetch_unclean) == "true"
         needed = 1 if unclean else replicas - majority + 1
         fenced = await self._fence_all(view, _request(view, pending, fence=True), roster, needed)
+        if unclean and not fenced:
+            return await self._seal_lame(view, pending, told)
         if len(fenced) < needed:
             raise LeaderUnavailable(
                 f"{view}: {len(fenced)} of {replicas} replicas of block {view.now.block} are fenced, not {needed}"
@@ -134,6 +136,14 @@ class Sealing:
         others = list(fenced) if len(fenced) >= majority else view.members
         await self._wait_for_majority(view, pending, ended, others, roster.address(ended.broker))
         return ended
+
+    async def _seal_lame(self, view: View, pending: Pending, told: Mirror) -> Ended:
+        """Nobody is left who has lost nothing, and the topic goes on all the same: the furthest of them is believed."""
+        fenced = await self._ask_all(view.members, _request(view, pending, fence=True, trusted=True))
+        if not fenced:
+            raise LeaderUnavailable(f"{view}: no replica of block {view.now.block} is fenced")
+        name = max(fenced, key=lambda each: (fenced[each].sealed, fenced[each].end))
+        return await self._seal_trusted(view, pending, name, told)
 
     async def _fence_all(self, view: View, request: CloseAccept, roster: Roster, needed: int) -> dict[str, BlockClosed]:
         """Fence whoever can be reached. Who is offline is asked too, for it may have lost its session only, and have
@@ -195,11 +205,14 @@ class Sealing:
         # All of them first. One that has lost something answers with an error, and is fenced all the same; one that is
         # not fenced does not seal.
         await self._ask_all(view.members, _request(view, pending, fence=True))
-        closed = await self._ask(pending.trust, _request(view, pending, fence=True, seal=True, trusted=True))
+        return await self._seal_trusted(view, pending, pending.trust, told)
+
+    async def _seal_trusted(self, view: View, pending: Pending, name: str, told: Mirror) -> Ended:
+        closed = await self._ask(name, _request(view, pending, fence=True, seal=True, trusted=True))
         lost = max(0, told.ends.get(view.now.block, 0) - closed.end)
         log.warning("%s: block %d ends at %d by force, at what %s holds; up to %d messages that were there are lost",
-                    view, view.now.block, closed.end, pending.trust, lost)  # fmt: skip
-        return _ended(view, pending.trust, closed, lost_messages_max=lost, trusted=pending.trust)
+                    view, view.now.block, closed.end, name, lost)  # fmt: skip
+        return _ended(view, name, closed, lost_messages_max=lost, trusted=name)
 
     async def _ask(self, name: str, request: CloseAccept) -> BlockClosed:
         """Ask a broker. That it does not know the partition is no news of the partition: it has not heard of it yet."""

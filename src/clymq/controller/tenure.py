@@ -74,7 +74,7 @@ class Tenure:
         self._topics = Topics(catalog, chains, attendance, moves, nudges, clock, config, chance, self.spawn)
         self._states = States(catalog, chains, attendance, moves)
         self._hosting = Hosting(catalog, chains, attendance, copies, cluster_id)
-        self._subscriptions = Subscriptions(catalog, chains)
+        self._subscriptions = Subscriptions(catalog, chains, self.spawn)
         self._routes = Routes(catalog, chains, attendance, self._subscriptions, moves, brokers, clock, config)
         self._groups = Groups(catalog, chains, attendance, brokers, clock, config)
         self._overview = Overview(catalog, chains, attendance, self._hosting.properties)

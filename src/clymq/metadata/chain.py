@@ -33,7 +33,7 @@ from clymq.metadata.nodes import (
     SealedBlock,
     encode,
 )
-from clymq.metadata.reading import Versioned, read, read_children, settled
+from clymq.metadata.reading import Versioned, read, read_children, read_each, settled
 from clymq.metadata.store import ANY_VERSION, Create, Delete, MetadataStore, Operation, Put
 
 K = TypeVar("K", int, str)
@@ -79,11 +79,11 @@ class Chain:
         except NodeMissing as error:
             raise UnknownPartition(f"there is no {self._name}") from error
         numbers = sorted(number for number in map(nodes.block_number, children) if number is not None)
-        found = []
-        for number in numbers:
-            with contextlib.suppress(NodeMissing):  # retention was quicker
-                found.append((await read(self._store, SealedBlock, self._paths.sealed_block(number))).value)
-        return found
+        # Those that are gone: retention was quicker.
+        found = await read_each(
+            numbers, lambda number: read(self._store, SealedBlock, self._paths.sealed_block(number))
+        )
+        return [block.value for _, block in found]
 
     async def sealed_replicas(self, block: int) -> tuple[Replica, ...]:
         """Read the replicas of a sealed block, or raise `NodeMissing`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from clymq.errors import NodeExists, NodeMissing, VersionConflict
@@ -10,8 +11,11 @@ from clymq.metadata.nodes import Value, decode, decoded_name
 from clymq.metadata.store import MetadataStore
 
 CONFLICTS_MAX = 100
+# Of one reader: a store that is far away is asked for many things at once, or a long chain takes seconds.
+READS_AT_ONCE = 16
 
 T = TypeVar("T", bound=Value)
+K = TypeVar("K")
 R = TypeVar("R")
 
 
@@ -31,12 +35,23 @@ async def read(store: MetadataStore, kind: type[T], path: str) -> Versioned[T]:
 
 async def read_children(store: MetadataStore, kind: type[T], path: str) -> dict[str, Versioned[T]]:
     """Read all nodes below a path, by their decoded names; what goes away meanwhile is left out."""
-    found = {}
-    for node in await store.children(path):
+    found = await read_each(await store.children(path), lambda node: read(store, kind, f"{path}/{node}"))
+    return {decoded_name(path, node): value for node, value in found}
+
+
+async def read_each(keys: Sequence[K], reading: Callable[[K], Awaitable[R]]) -> list[tuple[K, R]]:
+    """Read something for each key, many at once, in order; what goes away meanwhile is left out."""
+
+    async def one(key: K) -> list[tuple[K, R]]:
         try:
-            found[decoded_name(path, node)] = await read(store, kind, f"{path}/{node}")
+            return [(key, await reading(key))]
         except NodeMissing:
-            continue
+            return []
+
+    found: list[tuple[K, R]] = []
+    for start in range(0, len(keys), READS_AT_ONCE):
+        for each in await asyncio.gather(*map(one, keys[start : start + READS_AT_ONCE])):
+            found += each
     return found
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from clymq.broker.broker import Broker
 from clymq.broker.hosting import Hosting, Reports
@@ -29,6 +30,7 @@ from clymq.replication.fetch_host import FetchHost
 from clymq.replication.raft_driver import INCARNATION_MAX
 from clymq.replication.raft_host import RaftHost
 from clymq.rpc.endpoint import Endpoint
+from clymq.rpc.lasting import lasting
 from clymq.rpc.server import Server
 from clymq.rpc.transport import Transport
 from clymq.storage.files import Files
@@ -106,7 +108,8 @@ class BrokerNode:
         self._endpoint.handlers.update(self.broker.handlers())
         self._tasks: list[asyncio.Task[None]] = []
         self._session_ended = asyncio.Event()
-        self._replaced: asyncio.Future[ClymqError]
+        self._failure: asyncio.Future[ClymqError]
+        self.broker.on_failure = self._fail
 
     def _fetch_host(self) -> FetchHost:
         return FetchHost(
@@ -146,18 +149,41 @@ class BrokerNode:
         try:
             await self._server.start(address)
             await self._begin_session(starting=True)
-            self._replaced = asyncio.get_running_loop().create_future()
+            self._failure = asyncio.get_running_loop().create_future()
             self._raft.start()
             self._fetch.start()
-            self._tasks = [asyncio.create_task(self._keep_session()), asyncio.create_task(self._keep_known())]
-            await self.broker.start()
+            self._keep("session", self._keep_session)
+            self._keep("announcing", self._keep_known)
+            await self._unless_it_fails(self.broker.start())
         except BaseException:
             await self.close()
             raise
 
+    async def _unless_it_fails(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what may wait for ever once this process can serve no more; then the reason is raised."""
+        task = asyncio.create_task(work)
+        self._failure.add_done_callback(lambda _: task.cancel())
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not self._failure.done():
+                raise
+            raise self._failure.result() from None
+
     async def failed(self) -> ClymqError:
-        """Wait until this process can serve no more, and say why: another one has taken its name."""
-        return await self._replaced
+        """Wait until this process can serve no more, and say why.
+
+        Another one has taken its name; or what keeps it in the cluster fails over and over, and it only looks alive.
+        """
+        return await self._failure
+
+    def _fail(self, error: ClymqError) -> None:
+        log.error("%s: %s", self.name, error)
+        if not self._failure.done():
+            self._failure.set_result(error)
+
+    def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(lasting(f"{self.name}: {what}", work, self._clock, self._fail)))
 
     async def close(self) -> None:
         """Hand over, leave the tree, let go."""
@@ -245,8 +271,7 @@ class BrokerNode:
                 self.broker.ask_again()
             except BrokerReplaced as error:
                 # Another process has this name now. Two of them would take each other's place for ever.
-                log.error("%s: %s", self.name, error)
-                self._replaced.set_result(error)
+                self._fail(error)
                 return
             except ClymqError as error:
                 log.warning("%s: no session: %s", self.name, error)
@@ -260,6 +285,9 @@ class BrokerNode:
             try:
                 await self._controller.ask(self._info(), timeout_ms=ASK_MS)
                 await pause(self._clock, self._config.config_ms)
+            except BrokerReplaced as error:
+                self._fail(error)
+                return
             except ClymqError as error:
                 log.info("%s: the controller does not know it yet: %s", self.name, error)
                 await pause(self._clock, self._config.reconnect_ms_min)

@@ -25,6 +25,7 @@ from clymq.metadata.nodes import ZkServer
 from clymq.metadata.server import StoreServer
 from clymq.metadata.store import MetadataStore
 from clymq.rpc.endpoint import Endpoint
+from clymq.rpc.lasting import lasting
 from clymq.rpc.server import Server
 from clymq.rpc.transport import Transport
 
@@ -53,7 +54,7 @@ class ZkServerNode:
         self._config = config
         self._engine = engine
         endpoint = Endpoint(clock, config, name=name, role="zkserver")
-        self._failure: asyncio.Future[ClymqError] | None = None
+        self._failure: asyncio.Future[ClymqError]
         if engine is not None:
             endpoint.handlers.update(StoreServer(engine).handlers())
             engine.on_failed = self._fail
@@ -81,6 +82,7 @@ class ZkServerNode:
 
     async def start(self, address: str) -> None:
         """Open the store, listen, and be in the tree; when this returns it serves."""
+        self._failure = asyncio.get_running_loop().create_future()
         try:
             if self._engine is not None:
                 await self._engine.start()
@@ -89,17 +91,22 @@ class ZkServerNode:
         except ClymqError:
             await self.close()
             raise
-        self._keeping = asyncio.create_task(self._keep_session())
+        self._keeping = asyncio.create_task(
+            lasting(f"{self.name}: session", self._keep_session, self._clock, self._fail)
+        )
+        self.controller.on_failure = self._fail
         self.controller.start(self.address)
 
     async def failed(self) -> ClymqError:
-        """Wait until this process can serve no more, and say why: the disk of the store that it holds has failed."""
-        self._failure = asyncio.get_running_loop().create_future()
+        """Wait until this process can serve no more, and say why.
+
+        The disk of the store that it holds has failed; or what keeps it in the cluster fails over and over.
+        """
         return await self._failure
 
     def _fail(self, error: ClymqError) -> None:
-        log.error("%s: its store takes nothing more: %s", self.name, error)
-        if self._failure is not None and not self._failure.done():
+        log.error("%s: cannot go on: %s", self.name, error)
+        if not self._failure.done():
             self._failure.set_result(error)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from clymq.protocol.verbs import Done, OneWay, Reply, Request, verb
 
@@ -181,6 +181,10 @@ class Pull(Request[Pulled], frozen=True):
     ordered: bool = False
     """PTP: the first consumer of the group that asks has the partition to itself until it goes."""
 
+    def within(self, bytes_max: int) -> Pull:
+        """Return the same, for no more bytes than this."""
+        return structs.replace(self, bytes_max=min(self.bytes_max, bytes_max))
+
 
 class ConsumerKnown(Reply, frozen=True):
     """The broker will say `PingPong` this often, and takes three misses for the consumer's end."""
@@ -195,6 +199,8 @@ class ConInfo(Request[ConsumerKnown], frozen=True):
     consumer: str
     leaving: bool = False
     """It goes for good: its leases come back at once, its subscriptions here end."""
+    unread: bool = False
+    """Nobody has looked at what is still leased to it; it has settled the rest. So it does not count as delivered."""
 
 
 @verb(106)

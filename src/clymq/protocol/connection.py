@@ -4,7 +4,8 @@
     NEW     hello() ──HELLO──────────────────────────▶ Opened
             Opened ◀──────────────────────────HELLO── hello()
     OPEN    both may ask, tell, answer, cancel, ping, in any order and without waiting
-    BROKEN  after the first thing that the protocol does not allow; nothing more is read
+    BROKEN  after the first thing that the protocol does not allow; nothing more is read. What came before it may still
+            be answered: in one read there may be requests, and garbage behind them
 
 Frames are independent of each other: this class knows which kinds may come when and how large they may be, not which
 requests are under way (`clymq.rpc.peer`). What is wrong with one *message* (a verb that it does not know, a header that
@@ -46,7 +47,7 @@ from clymq.protocol.frames import (
     problem_of_prefix,
 )
 from clymq.protocol.handshake import HELLO_BYTES_MAX, Hello, agreed_version, decode_hello
-from clymq.protocol.receive_buffer import ReceiveBuffer
+from clymq.protocol.receive_buffer import READER_SPARE_BYTES_MAX, SPARE_BYTES_MAX, ReceiveBuffer
 from clymq.protocol.verbs import Message, Reply, Verb, by_number, encode, read_message, read_reply, verb_of
 
 # Looking into an enum costs, and these are looked at for every frame.
@@ -148,6 +149,9 @@ Event = (
     Opened | Asked | Told | Replied[Any] | Failed | Cancelled | Unreadable | Pinged | Ponged | Leaving | Broken
 )  # fmt: skip
 
+# Those who have many connections, and keep little memory for each.
+SERVERS: Final = frozenset({"broker", "zkserver"})
+
 _BARE: Final[dict[int, Callable[[int], Event]]] = {
     Kind.CANCEL: Cancelled,
     Kind.PING: Pinged,
@@ -166,7 +170,8 @@ class Connection:
         self.said_hello = False
         self._send_bytes_max = HELLO_BYTES_MAX
         self._receive_bytes_max = HELLO_BYTES_MAX
-        self._buffer = ReceiveBuffer()
+        serves = hello.role in SERVERS
+        self._buffer = ReceiveBuffer(SPARE_BYTES_MAX if serves else READER_SPARE_BYTES_MAX)
         self._frame_bytes = PREFIX_BYTES
         self._head_is_good = False
 
@@ -277,12 +282,12 @@ class Connection:
     def ask(self, correlation: int, message: Message, payload: Sequence[Buffer] = ()) -> tuple[list[Buffer], int]:
         """Send a request; `correlation` is new and not 0."""
         return self._checked(frame(Kind.REQUEST, verb_of(type(message)).number, self.version, correlation,
-                                   encode(message), payload))  # fmt: skip
+                                   _header(message), payload))  # fmt: skip
 
     def tell(self, message: Message, payload: Sequence[Buffer] = ()) -> tuple[list[Buffer], int]:
         """Send a one-way message."""
         return self._checked(
-            frame(Kind.ONE_WAY, verb_of(type(message)).number, self.version, 0, encode(message), payload)
+            frame(Kind.ONE_WAY, verb_of(type(message)).number, self.version, 0, _header(message), payload)
         )
 
     def reply(
@@ -312,11 +317,19 @@ class Connection:
         return frame(Kind.GOODBYE, 0, self.version, 0, encode_error(error))
 
     def _checked(self, made: tuple[list[Buffer], int]) -> tuple[list[Buffer], int]:
-        if self.state is not State.OPEN or not self.said_hello:
+        if self.theirs is None or not self.said_hello:
             raise LocalProtocolError(f"nothing can be sent: the connection is {self.state.value}")
         if made[1] > self._send_bytes_max:
             raise FrameTooLarge(f"a frame of {made[1]} bytes; the other side takes {self._send_bytes_max}")
         return made
+
+
+def _header(message: Message) -> bytes:
+    try:
+        return encode(message)
+    except (UnicodeEncodeError, OverflowError) as error:
+        # Text that is no Unicode, such as a file's name may have; a number beyond 64 bits.
+        raise InvalidRequest(f"{type(message).__name__} cannot be written down: {error}") from None
 
 
 def _message_or_control(

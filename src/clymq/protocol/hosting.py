@@ -73,7 +73,7 @@ class CloseAccept(Request[BlockClosed], frozen=True):
     """With a fence: the broker that holds the SEAL; mend from it."""
     source_address: str = ""
     trusted: bool = False
-    """With a seal: an operator has decided that this replica's log is what counts, whatever it may have lost."""
+    """Somebody has decided that this replica's log is what counts, or with a fence: may count, whatever it has lost."""
 
 
 class PartitionFound(Reply, frozen=True):

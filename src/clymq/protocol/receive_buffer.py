@@ -6,9 +6,8 @@ nobody holds any more is used again, because fresh memory has to be cleared firs
 kept for that, and the oldest is looked at first. What has arrived of a frame that does not fit into the rest of its
 chunk moves to the beginning of the next one.
 
-Invariants: [start, end) are the bytes that no frame has been made of yet; memory is at most one chunk and
-`SPARE_BYTES_MAX` beyond a small multiple of what has arrived, whatever a prefix announces; a connection that rests
-holds nothing.
+Invariants: [start, end) are the bytes that no frame has been made of yet; memory is at most one chunk and the spares
+beyond `GROWTH` times what has arrived, whatever a prefix announces; a connection that rests holds nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ KiB: Final = 1024
 CHUNK_BYTES_MIN: Final = 4 * KiB
 CHUNK_BYTES_MAX: Final = 512 * KiB
 SPARE_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
+# For a side that has few connections and reads ahead of whoever takes what it has read.
+READER_SPARE_BYTES_MAX: Final = 64 * CHUNK_BYTES_MAX
+GROWTH: Final = 8
 # A read shorter than this part of the chunk says that the next may be smaller.
 _SHRINK_BELOW: Final = 8
 _NO_CHUNK: Final = bytearray()
@@ -29,9 +31,12 @@ _NO_VIEW: Final = memoryview(_NO_CHUNK)
 class ReceiveBuffer:
     """Grows and shrinks with the traffic."""
 
-    __slots__ = ("_chunk_bytes", "_offered", "_spare_bytes", "_spares", "chunk", "end", "start", "view")
+    __slots__ = (
+        "_chunk_bytes", "_offered", "_spare_bytes", "_spare_bytes_max", "_spares", "chunk", "end", "start", "view",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, spare_bytes_max: int = SPARE_BYTES_MAX) -> None:
+        self._spare_bytes_max = spare_bytes_max
         self._chunk_bytes = CHUNK_BYTES_MIN
         self._offered = 0
         self._spares: deque[bytearray] = deque()
@@ -72,9 +77,9 @@ class ReceiveBuffer:
             self.start = self.end = 0
 
     def _begin_chunk(self, arrived: int, frame_bytes: int) -> None:
-        # At most twice what has arrived, because an announcement costs the sender nothing; in whole chunks, because
-        # what is as large as the one before can be used again.
-        size = max(self._chunk_bytes, min(frame_bytes, 2 * arrived))
+        # A few times what has arrived, because an announcement costs the sender nothing; in whole chunks, because what
+        # is as large as the one before can be used again.
+        size = max(self._chunk_bytes, min(frame_bytes, GROWTH * arrived))
         if size > CHUNK_BYTES_MAX:
             size += -size % CHUNK_BYTES_MAX
         old = self.chunk
@@ -92,10 +97,10 @@ class ReceiveBuffer:
 
     def _keep(self, chunk: bytearray) -> None:
         """Keep a chunk until nobody holds it, and rather than older ones."""
-        if CHUNK_BYTES_MIN <= len(chunk) <= SPARE_BYTES_MAX:
+        if CHUNK_BYTES_MIN <= len(chunk) <= self._spare_bytes_max:
             self._spares.append(chunk)
             self._spare_bytes += len(chunk)
-            while self._spare_bytes > SPARE_BYTES_MAX:
+            while self._spare_bytes > self._spare_bytes_max:
                 self._spare_bytes -= len(self._spares.popleft())
 
     def _free_spare(self, size: int) -> bytearray | None:

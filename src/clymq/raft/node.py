@@ -123,9 +123,13 @@ class RaftNode:
         return isinstance(self._role, Leader) and self._role.is_ready
 
     @property
-    def must_save(self) -> bool:
-        """Whether `ready` may name a term or a vote that is to be on the disk first."""
-        return self._state.hard is not self._saved
+    def unsaved(self) -> HardState | None:
+        """The term and the vote that are to be on the disk first; None if they are.
+
+        A driver that saves off its event loop saves this and says so with `saved`, BEFORE it asks for `ready`.
+        """
+        hard = self._state.hard
+        return None if hard is self._saved or hard == self._saved else hard
 
     @property
     def asleep(self) -> bool:
@@ -201,6 +205,11 @@ class RaftNode:
         elif isinstance(self._role, Follower):
             self._role.synced()
 
+    def saved(self, hard: HardState) -> None:
+        """What `unsaved` was then is on the disk."""
+        assert self._handed_over is None, "what `ready` names is saved when it is performed"
+        self._saved = hard
+
     def transfer_leadership(self, target: str, now: float) -> None:
         """Hand over to another member, as soon as it has everything."""
         self._clock(now)
@@ -245,7 +254,7 @@ class RaftNode:
                 # Here, not at each proposal: what has gathered since goes out as one message per follower.
                 self._role.replicate_all()
             self._handed_over = Ready(
-                hard_state=None if state.hard is self._saved or state.hard == self._saved else state.hard,
+                hard_state=self.unsaved,
                 truncate_to=log.truncated_to,
                 entries=log.take_unwritten(),
                 messages=tuple(state.outbox),

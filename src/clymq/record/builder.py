@@ -22,6 +22,7 @@ from crc32c import crc32c
 from clymq.config import Config
 from clymq.errors import InvalidRequest, MessageTooLarge
 from clymq.record import body
+from clymq.record.elements import Headers, bytes_of, check_columns, header_pairs
 from clymq.record.layout import (
     BATCH_BYTES_MAX,
     BODY_CRC_AT,
@@ -42,7 +43,6 @@ from clymq.record.plain import plain_values
 from clymq.record.sizes import largest_message
 
 Columns = dict[str, Any]  # name -> pa.Array
-Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 # Pieces and their length together, the length unpacked, how many messages, which columns, the first and last time.
 _Body = tuple[Sequence[Buffer | pa.Buffer], int, int, int, Flag, tuple[int, int]]
 
@@ -51,7 +51,6 @@ PRODUCER_ID_BYTES: Final = 16
 # A producer names itself in every push, and hashing a name takes longer than finding it again.
 PRODUCER_NAMES_KEPT: Final = 1024
 _NO_PRODUCER: Final = bytes(PRODUCER_ID_BYTES)
-_BYTES_TYPES: Final = bytes, bytearray
 _OFFSET: Final = struct.Struct("<i")
 # Up to here plain Python has the values side by side sooner than Arrow.
 _FEW_VALUES: Final = 16
@@ -64,8 +63,18 @@ def producer_id(name: str) -> bytes:
 
 
 def value_column(values: Sequence[bytes]) -> pa.Array:
-    """Return values as a column, for `BatchBuilder.add_columns`; raise `InvalidRequest` for what is no bytes."""
+    """Return values as a column, for `BatchBuilder.add_columns`; they were checked."""
     return _array(body.FIELDS["value"], values)
+
+
+def check_table(table: pa.Table | pa.RecordBatch) -> None:
+    """Raise `InvalidRequest` unless these are messages: the columns that there must be, of types that can be theirs."""
+    names = table.schema.names
+    if set(names) - set(body.FIELDS) or "value" not in names or len(set(names)) < len(names):
+        raise InvalidRequest(f"columns {names}: value is required; key, timestamp and headers are allowed, once each")
+    for name in names:
+        _array(body.FIELDS[name], table.column(name).slice(0, 0))
+    _check_no_nulls(table.column("value"))
 
 
 class BatchBuilder:
@@ -94,12 +103,12 @@ class BatchBuilder:
         timestamp: int | None = None,
     ) -> BatchBuilder:
         """Add one message; a timestamp is in microseconds since 1970 and comes from `build` when left out."""
-        size = _bytes_of("value", value)
+        size = bytes_of("value", value)
         if key is not None:
-            size += _bytes_of("key", key)
+            size += bytes_of("key", key)
         if timestamp is not None:
             _check_time("timestamp", timestamp)
-        pairs = _header_pairs(headers) if headers else None
+        pairs = header_pairs(headers) if headers else None
         if pairs:
             size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)  # checked: they are bytes
         if size > self._message_bytes_max:
@@ -132,19 +141,18 @@ class BatchBuilder:
         timestamp: Sequence[int | None] | pa.Array | None = None,
     ) -> BatchBuilder:
         """Add messages given as columns of equal length, lists or Arrow arrays."""
+        columns = {"key": key, "value": value, "timestamp": timestamp, "headers": headers}
+        given = {name: column for name, column in columns.items() if column is not None}
+        check_columns(given)
         if isinstance(headers, Sequence):
-            headers = [_header_pairs(each) if each else None for each in headers]
-        given = {"key": key, "value": value, "timestamp": timestamp, "headers": headers}
-        self._add_chunks([{name: column for name, column in given.items() if column is not None}])
+            given["headers"] = [header_pairs(each) if each else None for each in headers]
+        self._add_chunks([given])
         return self
 
     def add_arrow(self, table: pa.Table | pa.RecordBatch) -> BatchBuilder:
         """Add a table with the columns value and, if it likes, key, timestamp and headers; no loop over messages."""
+        check_table(table)
         names = table.schema.names
-        if set(names) - set(body.FIELDS) or "value" not in names or len(set(names)) < len(names):
-            raise InvalidRequest(
-                f"columns {names}: value is required; key, timestamp and headers are allowed, once each"
-            )
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
         self._add_chunks([dict(zip(names, batch.columns, strict=True)) for batch in batches])
         return self
@@ -167,6 +175,19 @@ class BatchBuilder:
         now: int = 0,
     ) -> bytes:
         """Return the batch. `now` is the timestamp, in microseconds, of the messages that were given none."""
+        pieces = self.build_pieces(producer=producer, cmdindex=cmdindex, epoch=epoch, sparse=sparse, now=now)
+        return b"".join(pieces)
+
+    def build_pieces(
+        self,
+        *,
+        producer: str | bytes,
+        cmdindex: int,
+        epoch: int = 0,
+        sparse: bool = False,
+        now: int = 0,
+    ) -> list[Buffer]:
+        """Return the batch in pieces that follow one another: for who sends them, a copy less than `build`."""
         if not 1 <= cmdindex < 2**64 or not 0 <= epoch < 2**32:
             raise InvalidRequest(f"cmdindex {cmdindex} counts from 1 and fits 64 bits, epoch {epoch} from 0 and 32")
         _check_time("now", now)
@@ -181,7 +202,7 @@ class BatchBuilder:
                 limit_bytes=self._batch_bytes_max,
                 hint="send fewer messages in one batch",
             )
-        result = _assemble(
+        result = _assembled(
             pieces,
             packed_length,
             kind=Kind.DATA,
@@ -267,7 +288,7 @@ def control_batch(payload: bytes, *, seal: bool = False) -> bytes:
         raise MessageTooLarge(
             f"a control batch of {len(payload)} bytes", size_bytes=len(payload), limit_bytes=BATCH_BYTES_MAX
         )
-    return _assemble(
+    pieces = _assembled(
         [payload],
         len(payload),
         kind=Kind.CONTROL,
@@ -280,9 +301,10 @@ def control_batch(payload: bytes, *, seal: bool = False) -> bytes:
         cmdindex=0,
         times=(0, 0),
     )
+    return b"".join(pieces)
 
 
-def _assemble(
+def _assembled(
     pieces: Sequence[Buffer | pa.Buffer],
     length: int,
     *,
@@ -295,7 +317,7 @@ def _assemble(
     producer: bytes,
     cmdindex: int,
     times: tuple[int, int],
-) -> bytes:
+) -> list[Buffer]:
     head = bytearray(HEADER_BYTES)
     HEADER.pack_into(
         head, 0, MAGIC, VERSION, kind, CODECS.index(codec), flags, count, length, unpacked_length, epoch,
@@ -308,7 +330,7 @@ def _assemble(
     body_crc = crc32c(padding, body_crc)
     CRC.pack_into(head, BODY_CRC_AT, body_crc)
     CRC.pack_into(head, HEADER_CRC_AT, crc32c(memoryview(head)[:HEADER_CRC_AT]))
-    return b"".join((head, *pieces, padding))
+    return [head, *(memoryview(piece).cast("B") for piece in pieces), padding]
 
 
 def _producer(producer: str | bytes) -> bytes:
@@ -325,32 +347,9 @@ def _producer(producer: str | bytes) -> bytes:
     return producer_id(producer)
 
 
-def _bytes_of(what: str, value: object) -> int:
-    """Return the size of bytes, or say that they are none."""
-    if isinstance(value, _BYTES_TYPES):
-        return len(value)
-    if isinstance(value, memoryview) and value.contiguous:
-        return value.nbytes
-    raise InvalidRequest(f"{what} is a {type(value).__name__}, not bytes")
-
-
 def _check_time(what: str, value: object) -> None:
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise InvalidRequest(f"{what} {value!r} is not a 64-bit number of microseconds")
-
-
-def _header_pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-    for pair in pairs:
-        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise InvalidRequest(f"header {pair!r} is not a pair of a string and bytes")
-        try:
-            pair[0].encode()
-        except UnicodeEncodeError:
-            raise InvalidRequest(f"header key {pair[0]!r} is not valid Unicode") from None
-        if pair[1] is not None:
-            _bytes_of(f"header {pair[0]!r}", pair[1])
-    return pairs
 
 
 def _put(column: list[Any], at: int, item: object) -> None:
@@ -395,23 +394,29 @@ def _array(field: pa.Field, column: Any) -> pa.Array:
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         if not isinstance(column, pa.Array):
-            if isinstance(column, str | bytes) or (len(column) and isinstance(column[0], str | float)):
-                raise TypeError("text and fractions are not converted")  # Arrow would
             column = pa.array(column, field.type)
         elif field.name == "timestamp" and pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        elif field.name == "timestamp" and pa.types.is_floating(column.type):
+            raise TypeError("fractions are not converted")
         elif column.type != field.type:
             column = column.cast(field.type)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InvalidRequest(f"column {field.name}: {error}") from None
     if isinstance(column, pa.ChunkedArray):
         raise MessageTooLarge(f"column {field.name} is over 2 GiB", size_bytes=column.nbytes, limit_bytes=2**31)
-    if field.name == "value" and column.null_count:
-        raise InvalidRequest(f"column value: {column.null_count} values are null")
+    if field.name == "value":
+        _check_no_nulls(column)
     if field.name == "headers" and (column.values.null_count or column.values.field(0).null_count):
         raise InvalidRequest("column headers: a header without a key")
     result: pa.Array = column
     return result
+
+
+def _check_no_nulls(column: pa.Array | pa.ChunkedArray) -> None:
+    if column.null_count:
+        at = pc.index(pc.is_null(column), value=True).as_py()
+        raise InvalidRequest(f"value {at} is null; {column.null_count} are")
 
 
 def _join(chunks: list[Columns], now: int) -> tuple[pa.RecordBatch, Flag, tuple[int, int]]:

@@ -159,6 +159,8 @@ Entry = Genesis | BeLeader | Seal | Producer | Prepare | Reset | Ack | Timeout |
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Entry]] = msgspec.msgpack.Decoder(Entry)
+# ValueError: a string that is no UTF-8. RecursionError: nested without end.
+UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _FIELD_IN_ERROR: Final = re.compile(r"at `\$\.([^`]+)`|field `(\w+)`")
 
 
@@ -176,7 +178,7 @@ def decode(payload: bytes | memoryview) -> Entry:
     """Read a payload; `CorruptBatch` names the field that is wrong."""
     try:
         return _DECODER.decode(payload)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise corrupt(error, "payload") from None
 
 
@@ -185,7 +187,7 @@ def batch_of(entry: Entry) -> bytes:
     return control_batch(encode(entry), seal=isinstance(entry, Seal))
 
 
-def corrupt(error: msgspec.DecodeError, whole: str) -> CorruptBatch:
+def corrupt(error: Exception, whole: str) -> CorruptBatch:
     """Translate what msgspec found; `whole` is to blame where it names no field."""
     found = _FIELD_IN_ERROR.search(str(error))
     field = (found[1] or found[2]) if found else whole

@@ -147,10 +147,10 @@ class FetchDriver:
         else:
             self._leader.seal(answer, leases)
 
-    def fence(self, epoch: int, answer: Closed, *, source: str = "") -> None:
+    def fence(self, epoch: int, answer: Closed, *, source: str = "", trusted: bool = False) -> None:
         """Take nothing more from the leader, and tell where this replica ends; a second call is answered anew.
 
-        `source`: who has sealed by now, to pull from until SEAL.
+        `source`: who has sealed by now, to pull from until SEAL. `trusted`: as of `seal_after_fence`.
         """
         self._end.check_epoch(epoch)
         if self._end.must_fence(epoch):
@@ -158,7 +158,7 @@ class FetchDriver:
             # What others hold from here on they may have from a SEAL that the chain does not choose.
             self._source.on_proof = lambda _pull: None
             self._end.fence(epoch)  # BEFORE it tells its end
-        self._end.tell(answer)
+        self._end.tell(answer, trusted=trusted)
         self._serve_if_sealed()
         if source and source != self._place.around.name and not self.log.block.sealed:
             self._follow(source, epoch)

@@ -57,9 +57,13 @@ class FetchEnd:
             self._on_broken(error)
             raise
 
-    def tell(self, answer: Closed) -> None:
-        """Say where this replica ends, once that is on its disk; one that misses something must not be counted."""
-        self._log.when_synced(lambda error: answer(error or self._lame() or self._log.describe()))
+    def tell(self, answer: Closed, *, trusted: bool = False) -> None:
+        """Say where this replica ends, once that is on its disk; one that misses something must not be counted.
+
+        `trusted`: it is counted all the same, because there is nobody else.
+        """
+        lame = None if trusted else self._lame
+        self._log.when_synced(lambda error: answer(error or (lame and lame()) or self._log.describe()))
 
     def seal(self, epoch: int, answer: Closed, *, trusted: bool = False) -> None:
         """End the block here: of all that are fenced this replica has come furthest. A second call answers the same.

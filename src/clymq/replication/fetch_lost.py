@@ -9,10 +9,14 @@ Of a block that ends with entry 2 even the GENESIS may be that of whoever sealed
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 
+from clymq.errors import CorruptBatch
+from clymq.record.layout import FORMAT_BYTES_MAX, HEADER_BYTES, Header
 from clymq.replication.mend import SealMark, is_whole
 from clymq.storage.block import Block
+from clymq.storage.files import Files
 
 log = logging.getLogger("clymq.replication")
 
@@ -35,6 +39,29 @@ def give_up_tail(block: Block, seal: SealMark) -> Lost:
         return Lost()
     block.acknowledge_loss()
     return cut_behind(block, min(seal.index - 1, block.last_index - block.sealed) if seal.index > 2 else 0)
+
+
+def kept_aside(files: Files, folder: str) -> int:
+    """Return how many messages lie in what was set aside from a block as lost; 0 if there is nothing.
+
+    It is there BEFORE the cut, and so tells of a loss whose replica has died before anybody could be told.
+    """
+    names = [name for name in files.names(folder) if name.endswith(".lost")]
+    return max((_messages_in(files, f"{folder}/{name}") for name in names), default=0)
+
+
+def _messages_in(files: Files, path: str) -> int:
+    messages = position = 0
+    with closing(files.open(path)) as file:
+        while position < file.size():
+            try:
+                header = Header(file.read(position, HEADER_BYTES), batch_bytes_max=FORMAT_BYTES_MAX)
+            except CorruptBatch as error:
+                log.warning("%s: not counted behind %d bytes: %s", path, position, error)
+                break
+            messages += header.count
+            position += header.length
+    return messages
 
 
 def cut_behind(block: Block, keep: int) -> Lost:

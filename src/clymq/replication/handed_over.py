@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from clymq.errors import CorruptBatch
+from clymq.replication.entries import UNREADABLE
 
 # All of it has to fit into a SEAL, beside the largest state that a partition may have.
 HANDED_OVER_BYTES_MAX: Final = 1024 * 1024
@@ -60,7 +61,7 @@ def decode_group(record: bytes) -> HandedGroup:
     """Read a record."""
     try:
         return _DECODER.decode(record)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptBatch("leases", str(error)) from None
 
 

@@ -10,9 +10,11 @@ lets nothing begin: what it does not name might have been on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from clymq.errors import CorruptBlock, InvalidRequest
 from clymq.storage.files import Files
-from clymq.storage.replace import checksum, read_whole, replace
+from clymq.storage.replace import checksum, read_whole, replace, text_of
 
 
 class Hosted:
@@ -32,7 +34,7 @@ class Hosted:
         head, _, body = data.partition(b"\n")
         if head != checksum(body):
             raise CorruptBlock(path, 0, "the list of hosted blocks fails its checksum")
-        return cls(files, path, set(body.decode().split("\n")) - {""})
+        return cls(files, path, set(text_of(path, body).split("\n")) - {""})
 
     def add(self, name: str) -> None:
         """Put a block on the list; durable BEFORE this returns."""
@@ -41,10 +43,13 @@ class Hosted:
         if name not in self._names:
             self._write(self._names | {name})
 
-    def remove(self, name: str) -> None:
-        """Take a block off: its replica is not wanted any more, and its folder is gone."""
-        if name in self._names:
-            self._write(self._names - {name})
+    def remove(self, *names: str) -> None:
+        """Take blocks off: their replicas are not wanted any more, and their folders are gone."""
+        if not self._names.isdisjoint(names):
+            self._write(self._names - set(names))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names))
 
     def __contains__(self, name: str) -> bool:
         return name in self._names

@@ -29,6 +29,7 @@ from clymq.record import Batch, Header, Kind
 from clymq.replication.cursors import Cursor, DeadLetter, Groups, Refused
 from clymq.replication.entries import (
     REASON_CHARACTERS_MAX,
+    UNREADABLE,
     BeLeader,
     Dead,
     Entry,
@@ -333,7 +334,7 @@ def _decode(state: bytes) -> State:
         return State()
     try:
         return _DECODER.decode(state)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise corrupt(error, "state") from None
 
 

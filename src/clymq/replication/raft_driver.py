@@ -7,8 +7,10 @@
         4. messages leave
         5. what is committed is applied, and whoever waits for it is answered
 
-Nothing here waits but the saving of a vote, a cut and a checkpoint. What happens within one turn of the event loop is
-performed together: many proposals are one write, one sync, and one message to each follower.
+Nothing here waits but a cut and a checkpoint. A vote is saved off the event loop, and until it is there nothing is
+performed: hundreds of groups that elect at once must not keep their broker silent, or the others elect anew. What
+happens within one turn of the event loop is performed together: many proposals are one write, one sync, and one message
+to each follower.
 
 It runs any `Machine` and knows nothing of what entries mean. Its owner says what a term begins with and hears when
 leadership comes and goes. What is wrong with the disk ends here:
@@ -145,11 +147,6 @@ class RaftDriver:
     def disk_is_idle(self) -> bool:
         """Whether no sync of its block is under way."""
         return not self._around.flusher.is_syncing(self.replica.block)
-
-    @property
-    def must_save(self) -> bool:
-        """Whether there is a vote to be saved, for which performing waits for the disk."""
-        return self.node.must_save
 
     @property
     def next_offset(self) -> int:
@@ -348,9 +345,9 @@ class RaftDriver:
 
     def _perform_in_order(self) -> None:
         node = self.node
+        if not self._promises_are_saved():
+            return
         ready = node.ready()
-        if ready.hard_state is not None:
-            self._save(ready.hard_state)
         if ready.truncate_to is not None:
             self._recent.cut(ready.truncate_to)
             self.replica.block.truncate(ready.truncate_to + 1)
@@ -367,9 +364,28 @@ class RaftDriver:
         if self.stopped is None:
             self._note_role()
 
+    def _promises_are_saved(self) -> bool:
+        """Say whether term and vote are on the disk; if they are not, performing goes on when they are."""
+        hard = self.node.unsaved
+        if hard is not None and not self.replica.is_saving:
+            self._save(hard)
+        return hard is None
+
     def _save(self, hard: HardState) -> None:
+        node = self.node
+
+        def saved(error: StorageError | None) -> None:
+            if error is not None:
+                raise ReplicaLost(f"{self.group}: a vote could not be saved: {error}") from error
+            node.saved(hard)
+            self.perform()
+
+        def done(error: StorageError | None) -> None:
+            if self.stopped is None:
+                self._attempt(lambda: saved(error))
+
         try:
-            self.replica.save(hard)
+            self.replica.save(hard, done)
         except StorageError as error:
             raise ReplicaLost(f"{self.group}: a vote could not be saved: {error}") from error
 
@@ -537,6 +553,7 @@ class RaftDriver:
             return  # by one who was told
         incarnation = self._around.draw(1, INCARNATION_MAX)
         try:
+            self.replica.finish_saving()
             self.node = self._make_node(incarnation, lame=self.node.lame or self.replica.lame)
             self.committed_offset = self._committed_on_disk()
         except StorageError as error:
@@ -551,6 +568,10 @@ class RaftDriver:
         self.stopped = error
         self._lose_leadership()
         replica = self.replica
+        try:
+            replica.finish_saving()  # BEFORE it can be opened anew: what is read then must be on the disk
+        except StorageError as second:
+            log.error("%s: a vote that nobody has heard of could not be saved: %s", self.group, second)
         self._around.flusher.remove(replica.block, replica.close)
         self._around.stopped(self)
         if not isinstance(error, ClosedError):

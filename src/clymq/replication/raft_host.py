@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from clymq.clock import Clock, Timer
-from clymq.config import Config
+from clymq.config import FRAME_HEAD_BYTES, Config
 from clymq.errors import InvalidRequest
 from clymq.raft.groups import Coalescer, PairHeartbeat
 from clymq.raft.messages import Message
@@ -30,7 +30,6 @@ from clymq.storage.flusher import Flusher
 TICKS_PER_HEARTBEAT: Final = 3
 REST_MS: Final = 500
 CHECKPOINTS_MS_MAX: Final = 10
-VOTES_MS_MAX: Final = 10
 
 log = logging.getLogger("clymq.replication")
 
@@ -60,13 +59,12 @@ class RaftHost:
     ) -> None:
         self.name = name
         self.clock = clock
-        self.incarnation = incarnation
         self.draw = draw
         self.limits = Limits(
             election_ms_min=config.election_ms_min,
             election_ms_max=config.election_ms_max,
             heartbeat_ms=config.heartbeat_ms,
-            append_bytes_max=config.append_bytes_max,
+            append_bytes_max=min(config.append_bytes_max, config.frame_bytes_max - FRAME_HEAD_BYTES),
             window_messages=config.append_window,
         )
         self.uncommitted_bytes_max = config.uncommitted_bytes_max
@@ -81,7 +79,6 @@ class RaftHost:
         self._scheduled: dict[Driven, None] = {}
         self._end_of_turn: Timer | None = None
         self._unsaved: dict[Driven, _Unsaved] = {}
-        self._left: set[str] = set()
         self._closed = False
 
     def start(self) -> None:
@@ -94,8 +91,9 @@ class RaftHost:
         """Host a group; its replica is open, its machine new."""
         if group in self._drivers:
             raise InvalidRequest(f"group {group} is hosted already")
-        # To the others a replica that was closed and opened is another process: it may have lost what they know of.
-        incarnation = self.draw(1, INCARNATION_MAX) if group in self._left else self.incarnation
+        # One of its own: to the others a replica that was closed and opened is another process, for it may have lost
+        # what they know of.
+        incarnation = self.draw(1, INCARNATION_MAX)
         driver = RaftDriver(self, group, members, replica, machine, owner, incarnation=incarnation)
         self._drivers[group] = driver
         self._awake[driver] = None
@@ -200,7 +198,8 @@ class RaftHost:
         idle = [driver for driver in self._scheduled if driver.disk_is_idle]
         for driver in idle:
             del self._scheduled[driver]
-        self._perform_each(idle)
+        for driver in idle:
+            driver.perform()
         if not self._scheduled and self._end_of_turn is not None:
             self._end_of_turn.cancel()  # to be woken for nothing costs as much as to be asked something
             self._end_of_turn = None
@@ -208,24 +207,8 @@ class RaftHost:
     def _perform(self) -> None:
         self._end_of_turn = None
         scheduled, self._scheduled = self._scheduled, {}
-        self._perform_each(scheduled)
-
-    def _perform_each(self, drivers: Iterable[Driven]) -> None:
-        """Let drivers perform; of votes to be saved, those of a little while: the rest waits for the next turn.
-
-        Each of them waits for the disk, and heartbeats must not: many groups that elect at once would keep this broker
-        silent for so long that the others elect anew, and then all do it again.
-        """
-        saving_ms = 0.0
-        for driver in drivers:
-            if not driver.must_save:
-                driver.perform()
-            elif saving_ms > VOTES_MS_MAX:
-                self.schedule(driver)
-            else:
-                began = self.clock.monotonic_ms()
-                driver.perform()
-                saving_ms += self.clock.monotonic_ms() - began
+        for driver in scheduled:
+            driver.perform()
 
     def gather(self, group: str, messages: Iterable[Message]) -> Sequence[Message]:
         """Keep heartbeats for the next interval; return the messages that go now."""
@@ -263,7 +246,6 @@ class RaftHost:
         """A replica is out."""
         if self._drivers.get(driver.group) is driver:
             del self._drivers[driver.group]
-            self._left.add(driver.group)
             self._coalescer.leave(driver.group, driver.peers)
         for these in (self._awake, self._scheduled, self._unsaved):
             these.pop(driver, None)

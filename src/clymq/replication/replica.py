@@ -21,7 +21,7 @@ from clymq.record.layout import FORMAT_BYTES_MAX, Header
 from clymq.replication.hosted import Hosted
 from clymq.storage.block import Block
 from clymq.storage.checkpoint import write_checkpoint
-from clymq.storage.files import Files
+from clymq.storage.files import Files, SyncDone
 from clymq.storage.handles import Handles
 from clymq.storage.space import Space
 from clymq.storage.vote import Vote, VoteFile
@@ -65,22 +65,29 @@ class Replica:
         replica.begin(hosted, name, named_here=named_here, start_offset=start_offset, verify=verify)
         return replica
 
-    def begin(self, hosted: Hosted, name: str, *, named_here: bool, start_offset: int, verify: bool) -> None:
-        """See `open`."""
+    def begin(
+        self, hosted: Hosted, name: str, *, named_here: bool, start_offset: int, verify: bool, durable: str = "/"
+    ) -> None:
+        """See `open`. `durable`: a folder above this one that is known to be."""
         if name not in hosted:
             if not named_here:
                 raise ReplicaLost(f"{name} was never on this disk", hint="another disk is named as this replica's")
-            self._make(start_offset)
+            self._make(start_offset, durable)
             hosted.add(name)  # BEFORE the first vote or acknowledgement
         try:
             self._open(verify=verify)
         except CorruptBlock as error:
             raise ReplicaLost(f"{name} is lost: {error}") from error
 
-    def _make(self, start_offset: int) -> None:
+    def _make(self, start_offset: int, durable: str) -> None:
         if not Block.was_created(self._files, self.folder):
             Block.create(
-                self._files, self.folder, start_offset=start_offset, config=self._config, handles=self._handles
+                self._files,
+                self.folder,
+                start_offset=start_offset,
+                config=self._config,
+                handles=self._handles,
+                durable=durable,
             ).close()
         VoteFile.open(self._files, f"{self.folder}/vote", create=True)
 
@@ -165,9 +172,18 @@ class Replica:
         """The epoch of the last fence; 0 if there was none."""
         return self._vote.vote.fence_epoch
 
-    def save(self, hard: HardState) -> None:
-        """Make a promise durable, BEFORE anything that depends on it is said."""
-        self._vote.save(Vote(hard.term, hard.voted_for, self._vote.vote.fence_epoch, hard.seal_term))
+    def save(self, hard: HardState, done: SyncDone) -> None:
+        """Make a promise durable, off the event loop, BEFORE anything that depends on it is said."""
+        self._vote.save_soon(Vote(hard.term, hard.voted_for, self._vote.vote.fence_epoch, hard.seal_term), done)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a promise is on its way to the disk."""
+        return self._vote.is_saving
+
+    def finish_saving(self) -> None:
+        """Have the promise that is being saved on the disk when this returns: somebody goes on from there at once."""
+        self._vote.finish()
 
     def raft_log(self) -> RaftLog:
         """Return the log as it is in the file."""

@@ -40,11 +40,6 @@ class Driven(Protocol):
         """Whether no sync of its block is under way."""
         ...
 
-    @property
-    def must_save(self) -> bool:
-        """Whether there is a vote to be saved, for which performing waits for the disk."""
-        ...
-
     def perform(self) -> None:
         """Do what the core says."""
 
@@ -60,7 +55,6 @@ class Surroundings(Protocol):
     """The process: its time, its chance, its flusher, and its way to the others."""
 
     name: str
-    incarnation: int
     clock: Clock
     limits: Limits
     flusher: Flusher

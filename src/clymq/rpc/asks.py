@@ -27,12 +27,14 @@ Outcome = Replied[Any] | ClymqError
 Done = Callable[[Any], None]
 """Called once, with the `Replied` or the error (an `Outcome`)."""
 _NEVER: Final = float("inf")
+# Requests that were given up and whose answers are still looked out for, on one connection.
+LATE_MAX: Final = 256
 
 
 class Ask:
     """One request."""
 
-    __slots__ = ("correlation", "deadline_ms", "done", "key", "size", "timeout_ms", "unsent", "verb")
+    __slots__ = ("correlation", "deadline_ms", "done", "key", "late", "size", "timeout_ms", "unsent", "verb")
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Ask:
         size: int,
         done: Done,
         timeout_ms: float,
+        late: Done | None = None,
     ) -> None:
         self.correlation = correlation
         self.verb = verb
@@ -53,12 +56,14 @@ class Ask:
         self.done = done
         self.timeout_ms = timeout_ms
         self.deadline_ms = 0.0
+        self.late = late
+        """Called with an answer that was under way when the request was given up: it may not be without effect."""
 
 
 class Asks:
     """All of them, for one connection."""
 
-    __slots__ = ("_cancel", "_clock", "_pending", "_timer", "_timer_at_ms", "_window", "_write", "address")
+    __slots__ = ("_cancel", "_clock", "_late", "_pending", "_timer", "_timer_at_ms", "_window", "_write", "address")
 
     def __init__(
         self,
@@ -76,6 +81,8 @@ class Asks:
         self._cancel = cancel
         self._window = SendWindow(grant, waiting_max)
         self._pending: dict[int, Ask] = {}
+        self._late: dict[int, Ask] = {}
+        """Those that were given up, the oldest first, and whose answers are not without effect."""
         self._timer: Timer | None = None
         self._timer_at_ms = _NEVER
 
@@ -93,7 +100,7 @@ class Asks:
             self._send(ask)
 
     def finish(self, correlation: int, outcome: Outcome) -> None:
-        """An answer has come; one that nobody waits for any more is passed over."""
+        """An answer has come; one that nobody waits for any more is passed over, unless somebody cares for those."""
         ask = self._pending.pop(correlation, None)
         if ask is not None and ask.unsent is None:
             if type(outcome) is Replied and type(outcome.reply) is not ask.verb.reply:
@@ -104,6 +111,8 @@ class Asks:
         elif ask is not None:
             # It answers what was never sent: that is no answer.
             self._pending[correlation] = ask
+        elif correlation in self._late:
+            self._came_late(self._late.pop(correlation), outcome)
 
     def give_up(self, correlation: int, outcome: ClymqError | None) -> None:
         """Nobody waits for this one any more; None: not even for the error."""
@@ -113,6 +122,7 @@ class Asks:
         if ask.unsent is None:
             self._cancel(correlation)
             freed = self._window.leave(ask)
+            self._look_out_for(ask)
         else:
             freed = self._window.forget(ask)
         for each in freed:
@@ -125,6 +135,7 @@ class Asks:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._late.clear()
         pending, self._pending = self._pending, {}
         for ask in pending.values():
             # Each asker has an error of its own: raising one adds to its traceback.
@@ -136,11 +147,26 @@ class Asks:
         self._write(buffers, ask.size)
 
     def _end(self, ask: Ask, outcome: Outcome) -> None:
+        self._tell(ask, ask.done, outcome)
+
+    def _tell(self, ask: Ask, asker: Done, outcome: Outcome) -> None:
         try:
-            ask.done(outcome)
+            asker(outcome)
         except Exception:
             # The other answers in the same read must not be lost to a mistake of one asker.
             logger.exception("%s: the asker of %s failed on its answer", self.address, ask.verb.name)
+
+    def _look_out_for(self, ask: Ask) -> None:
+        """Remember who cares for a late answer; most never come, because the CANCEL is heard in time."""
+        if ask.late is not None:
+            self._late[ask.correlation] = ask
+            if len(self._late) > LATE_MAX:
+                del self._late[next(iter(self._late))]
+
+    def _came_late(self, ask: Ask, outcome: Outcome) -> None:
+        assert ask.late is not None
+        if type(outcome) is Replied and type(outcome.reply) is ask.verb.reply:
+            self._tell(ask, ask.late, outcome)
 
     def _set_timer(self, at_ms: float) -> None:
         if self._timer is not None:

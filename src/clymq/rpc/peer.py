@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
+from clymq.config import FRAME_HEAD_BYTES
 from clymq.errors import (
     ClosedError,
     ClymqError,
@@ -176,6 +177,11 @@ class Peer:
         return self._asks is not None and self._leaving is None and not self.is_closed
 
     @property
+    def payload_bytes_max(self) -> int:
+        """What one frame to the other side can carry; a single batch may be a little more."""
+        return max(1, self.hello.frame_bytes_max - FRAME_HEAD_BYTES)
+
+    @property
     def buffered_bytes(self) -> int:
         """What was written and has not left: who sends much looks at this first."""
         return self._wire.buffered
@@ -186,8 +192,18 @@ class Peer:
 
     # --- Asking and telling ---
 
-    async def ask(self, request: Request[R], payload: Sequence[Buffer] = (), *, timeout_ms: float) -> Answer[R]:
-        """Ask and wait for the answer; raises the error that it is answered with, or a `TransportError`."""
+    async def ask(
+        self,
+        request: Request[R],
+        payload: Sequence[Buffer] = (),
+        *,
+        timeout_ms: float,
+        late: Callable[[Answer[R]], None] | None = None,
+    ) -> Answer[R]:
+        """Ask and wait for the answer; raises the error that it is answered with, or a `TransportError`.
+
+        `late` hears of an answer that was under way when the request was given up.
+        """
         future: asyncio.Future[Answer[R]] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Answer[R] | ClymqError) -> None:
@@ -197,14 +213,22 @@ class Peer:
                 else:
                     future.set_result(outcome)
 
-        correlation = self.ask_soon(request, payload, done, timeout_ms=timeout_ms)
+        correlation = self.ask_soon(request, payload, done, timeout_ms=timeout_ms, late=late)
         try:
             return await future
         except asyncio.CancelledError:
             self.give_up(correlation)
             raise
 
-    def ask_soon(self, request: Request[Any], payload: Sequence[Buffer], done: Done, *, timeout_ms: float) -> int:
+    def ask_soon(
+        self,
+        request: Request[Any],
+        payload: Sequence[Buffer],
+        done: Done,
+        *,
+        timeout_ms: float,
+        late: Done | None = None,
+    ) -> int:
         """Ask without a coroutine: `done` is called once with the `Answer` or the error.
 
         Return the number of the request, for `give_up`. What can be refused here is raised here, and then `done` is
@@ -219,7 +243,7 @@ class Peer:
         self._correlation = correlation = self._correlation + 1
         buffers, size = self.connection.ask(correlation, request, payload)
         key = request.window_key() if verb.keyed else None
-        asks.begin(Ask(correlation, verb, key, buffers, size, done, timeout_ms))
+        asks.begin(Ask(correlation, verb, key, buffers, size, done, timeout_ms, late))
         return correlation
 
     def flush(self) -> None:

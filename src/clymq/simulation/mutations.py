@@ -30,6 +30,7 @@ from clymq.replication.replica import Replica
 from clymq.simulation.process import Process
 from clymq.storage.block import Block
 from clymq.storage.end import End
+from clymq.storage.files import SyncDone
 from clymq.storage.vote import Vote, VoteFile
 
 Patches = list[tuple[type, str, Any]]
@@ -74,8 +75,8 @@ def vote_twice() -> Patches:
 def forget_the_vote_on_restart() -> Patches:
     """The vote is not on the disk when it is sent."""
 
-    def save(self: Replica, hard: HardState) -> None:
-        VoteFile.save(self._vote, Vote(hard.term, "", 0, hard.seal_term))
+    def save(self: Replica, hard: HardState, done: SyncDone) -> None:
+        VoteFile.save_soon(self._vote, Vote(hard.term, "", 0, hard.seal_term), done)
 
     return [(Replica, "save", save)]
 

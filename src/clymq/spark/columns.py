@@ -7,6 +7,7 @@ that Spark made of the one asked for. Columns that are not asked for are not mad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from clymq.client.messages import Run
+from clymq.config import MiB
 from clymq.errors import InvalidRequest
 
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -39,9 +41,12 @@ COLUMNS: Final[dict[str, DataType]] = {
     "headers": HEADERS,
 }
 CREATE_TIME: Final = 0
-# Spark takes rows in batches of about this many best; smaller batches of the log are joined, larger ones cut.
+# Spark takes rows best in batches of about this many, or of a megabyte: what is larger misses the processor's cache on
+# its way through Spark. Smaller batches of the log are joined, which copies them; larger ones are cut, which does not.
 ROWS: Final = 10_000
 ROWS_MAX: Final = 16_384
+JOINED_BYTES: Final = MiB // 2
+CUT_BYTES: Final = 2 * MiB
 
 
 def table_schema(*, headers: bool) -> StructType:
@@ -86,16 +91,17 @@ class RowMaker:
     def rows(self, runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of runs that follow one another."""
         waiting: list[pa.RecordBatch] = []
-        count = 0
+        count = size = 0
         for run in runs:
-            for start in range(run.start, run.end, ROWS_MAX):
-                end = min(run.end, start + ROWS_MAX)
-                columns = self._shaped(run, start, end)
-                if waiting and count + columns.num_rows > ROWS_MAX:
+            row_bytes = run.batch.unpacked_length / run.batch.count
+            for start, end in _pieces(run):
+                grown = int((end - start) * row_bytes)
+                if waiting and (count + end - start > ROWS_MAX or size + grown > JOINED_BYTES):
                     yield _joined(waiting)
-                    waiting, count = [], 0
-                waiting.append(columns)
-                count += columns.num_rows
+                    waiting, count, size = [], 0, 0
+                waiting.append(self._shaped(run, start, end))
+                count += end - start
+                size += grown
         if waiting:
             yield _joined(waiting)
 
@@ -103,6 +109,15 @@ class RowMaker:
         rows = run.batch.to_arrow().slice(start - run.batch.base_offset, end - start)
         arrays = [self._makers[name](rows, start) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _pieces(run: Run) -> Iterator[tuple[int, int]]:
+    """Cut a run where Spark would get too much at once, into pieces of about the same size."""
+    count = run.end - run.start
+    bytes_ = run.batch.unpacked_length * count // run.batch.count
+    parts = max(1, -(-count // ROWS_MAX), min(count, bytes_ // CUT_BYTES))
+    cuts = [run.start + count * at // parts for at in range(parts + 1)]
+    return pairwise(cuts)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -30,15 +30,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from clymq.client.cluster import Cluster
-from clymq.client.exactly_once import Build, SparseWriter
-from clymq.client.offsets import find_topic
+from clymq.client.exactly_once import Build, Pieces, SparseWriter
 from clymq.client.producer import AsyncProducer
-from clymq.client.waiting import Deadline
 from clymq.config import MiB
-from clymq.errors import InvalidRequest, UnknownPartition
+from clymq.errors import InvalidRequest
 from clymq.record import BatchBuilder
 from clymq.spark.link import Link, link_to
 from clymq.spark.options import SinkOptions
+from clymq.spark.routing import Partitions, Routes, Topics, begin, finish, look, place_of
 from clymq.spark.targets import Place, Targets, batches, check_columns
 
 NUMBERS: Final = 1 << 20
@@ -58,6 +57,8 @@ class Written(WriterCommitMessage):
     rows: int
     written: int = 0
     skipped: int = 0
+    topics: tuple[str, ...] = ()
+    """Where they went."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -72,10 +73,13 @@ class BatchWriter(DataSourceArrowWriter):
                 f"producerName {options.producer_name} without batchId: a second job would be taken for a repetition",
                 hint="give a batchId that grows from job to job, or leave both out",
             )
+        # Found once, for all attempts of all tasks: a partition that is added meanwhile changes nothing.
+        topics = [options.topic] if options.topic is not None else []
+        self._settled = look(options.bootstrap, topics, options.timeout)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Write the rows of one task."""
-        return _write(iterator, self._options, self._name, self._options.batch_id or 0)
+        return _write(iterator, self._options, self._name, self._options.batch_id or 0, self._settled)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: what tasks have written is there."""
@@ -93,6 +97,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InvalidRequest("batchId is for batch writes; a query numbers its micro-batches itself")
         self._options = options
         self._checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation", "")
+        self._place = place_of(self._checkpoint) if options.exactly_once else None
+        self._routes = Routes()
+        if self._place is not None:
+            self._routes = begin(self._place, options.bootstrap, options.topic, options.timeout)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Write the rows of one task."""
@@ -100,7 +108,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
         query = context.getLocalProperty(_QUERY_ID) if context is not None else None
         if not self._options.exactly_once:
-            return _write(iterator, self._options, "", int(batch or 0))
+            return _write(iterator, self._options, "", int(batch or 0), {})
         name = self._options.producer_name or _named(query or _query_id(self._checkpoint))
         if name is None:
             raise InvalidRequest(
@@ -112,10 +120,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "exactly-once needs the number of the micro-batch, and Spark does not say it",
                 hint="delivery=at-least-once works without",
             )
-        return _write(iterator, self._options, name, int(batch))
+        return _write(iterator, self._options, name, int(batch), self._routes.at(int(batch)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Do nothing: what tasks have written is there."""
+        """Let the next micro-batch use partitions that have come since; what tasks have written is there."""
+        if self._place is not None:
+            used = {topic for each in messages if isinstance(each, Written) for topic in each.topics}
+            finish(self._place, batchId, self._options.bootstrap, used, self._options.timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
         """Do nothing: the micro-batch is repeated, and what is there is recognised."""
@@ -143,13 +154,12 @@ def _query_id(checkpoint: str) -> str | None:
     return str(found)
 
 
-def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, name: str, batch: int) -> Written:
+def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, name: str, batch: int, settled: Topics) -> Written:
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     link = link_to(options.bootstrap)
-    targets = Targets(
-        options.topic, _Partitions(link, options.timeout), turn=task + batch, bytes_max=options.buffer_bytes_max
-    )
+    partitions = Partitions(settled, options.bootstrap, options.timeout)
+    targets = Targets(options.topic, partitions, turn=task + batch, bytes_max=options.buffer_bytes_max)
     if not options.exactly_once:
         return _write_at_least_once(iterator, targets, options, link)
     for rows in iterator:
@@ -161,7 +171,7 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, name: str, 
     work = _store(link.cluster, f"{name}-{task}", (batch + 1) * NUMBERS, tables, options)
     # Each wait inside is bounded by `timeout`; how many there are is not known here.
     written, skipped = link.begin(work).result()
-    return Written(targets.rows, written, skipped)
+    return Written(targets.rows, written, skipped, tuple({topic for topic, _ in tables}))
 
 
 async def _store(
@@ -183,9 +193,9 @@ async def _store(
 
 
 def _build(table: pa.Table, producer: str, codec: str, now_us: int) -> Build:
-    def build(number: int, epoch: int) -> bytes:
+    def build(number: int, epoch: int) -> Pieces:
         builder = BatchBuilder(codec).add_arrow(table)
-        return builder.build(producer=producer, cmdindex=number, epoch=epoch, sparse=True, now=now_us)
+        return builder.build_pieces(producer=producer, cmdindex=number, epoch=epoch, sparse=True, now=now_us)
 
     return build
 
@@ -218,24 +228,3 @@ def _write_at_least_once(
     finally:
         link.begin(producer.close()).result()
     return Written(targets.rows, written)
-
-
-class _Partitions:
-    """The partitions of topics, asked for once in a task."""
-
-    def __init__(self, link: Link, timeout: float) -> None:
-        self._link = link
-        self._timeout = timeout
-        self._known: dict[str, list[str]] = {}
-
-    def __call__(self, topic: str) -> list[str]:
-        if topic not in self._known:
-
-            async def find(cluster: Cluster, deadline: Deadline) -> list[str]:
-                return sorted((await find_topic(cluster, topic, deadline)).partitions)
-
-            names = self._link.run(find, self._timeout)
-            if not names:
-                raise UnknownPartition(f"topic {topic} has no partitions", hint="create one")
-            self._known[topic] = names
-        return self._known[topic]

@@ -11,8 +11,8 @@ same batches. `stable_order` is for who knows that the order is always the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,14 +22,25 @@ from clymq.config import MiB
 from clymq.errors import InvalidRequest, MessageTooLarge, UnknownPartition
 
 BATCH_BYTES: Final = 8 * MiB
-"""A batch of about this size is cut off; the cluster takes twice as much, so that one more message always fits."""
+"""So much is one batch; the cluster takes twice as much, so that one more message always fits."""
+CUT_BYTES: Final = 2 * MiB
+"""What is more is cut into batches of about this size: memory for larger ones costs more than their number."""
 ROW_BYTES: Final = 16
 _MESSAGE: Final = ("value", "key", "headers", "timestamp")
 _ALL: Final = (*_MESSAGE, "topic", "partition")
 
 Place = tuple[str, str]
 """Topic and partition."""
-PartitionsOf = Callable[[str], Sequence[str]]
+
+
+class PartitionsOf(Protocol):
+    """What is known of the partitions of topics."""
+
+    def __call__(self, topic: str) -> Sequence[str]:
+        """Return what keys are divided among, in order."""
+
+    def has(self, topic: str, partition: str) -> bool:
+        """Return whether there is such a partition."""
 
 
 class Targets:
@@ -90,11 +101,13 @@ class Targets:
             yield (topic, names[self._turn % len(names)] if partition is None else partition), part
 
     def _check_partition(self, topic: str, partition: str) -> None:
-        if partition not in self._partitions_of(topic):
+        if not self._partitions_of.has(topic, partition):
             raise UnknownPartition(f"topic {topic} has no partition {partition}, which column partition names")
 
 
-def batches(table: pa.Table, *, stable_order: bool, batch_bytes: int = BATCH_BYTES) -> list[pa.Table]:
+def batches(
+    table: pa.Table, *, stable_order: bool, batch_bytes: int = BATCH_BYTES, cut_bytes: int = CUT_BYTES
+) -> list[pa.Table]:
     """Divide the messages for one partition into batches: the same for the same messages, in whatever order."""
     sizes = _sizes(table)
     if pc.sum(sizes).as_py() <= batch_bytes:
@@ -102,7 +115,7 @@ def batches(table: pa.Table, *, stable_order: bool, batch_bytes: int = BATCH_BYT
     if not stable_order:
         table = _sorted(table)
         sizes = _sizes(table)
-    return [table.slice(start, end - start) for start, end, _ in cuts(sizes.to_pylist(), batch_bytes)]
+    return [table.slice(start, end - start) for start, end, _ in cuts(sizes.to_pylist(), cut_bytes)]
 
 
 def check_columns(names: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ from clymq.errors import (
 from clymq.record.batch import Batch
 from clymq.record.layout import FORMAT_BYTES_MAX, HEADER_BYTES, Header
 from clymq.storage.aside import set_aside
-from clymq.storage.checkpoint import EVERYTHING, Checkpoint, read_checkpoint, write_checkpoint
+from clymq.storage.checkpoint import EVERYTHING, NUMBER_MAX, Checkpoint, read_checkpoint, write_checkpoint
 from clymq.storage.end import End
 from clymq.storage.files import File, Files, SyncDone
 from clymq.storage.handles import Handles
@@ -94,9 +94,13 @@ class Block:
         config: Config,
         handles: Handles,
         space: Space | None = None,
+        durable: str = "/",
     ) -> Block:
-        """Make an empty block; its folder and everything above are durable BEFORE this returns."""
-        make_folders(files, folder)
+        """Make an empty block; its folder and everything above are durable BEFORE this returns.
+
+        `durable`: a folder above of which that is known.
+        """
+        make_folders(files, folder, durable=durable)
         for path in (f"{folder}/batches", f"{folder}/index"):
             files.open(path, create=True).close()
         if size_of(files, f"{folder}/batches"):
@@ -416,7 +420,7 @@ class Block:
         if self._checkpoint.trusted_position != EVERYTHING:
             self._save(dataclasses.replace(self._checkpoint, trusted_position=EVERYTHING))
         self._reader.committed_position = self._position_committed()
-        self._sync_what_was_found()
+        self._sync_what_was_found(rests=resumed and self._checkpoint.position == self._end.position == size)
 
     def _read_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint, or None when it cannot be trusted and K is therefore not known."""
@@ -434,7 +438,10 @@ class Block:
         if start_offset is not None:
             return start_offset
         try:
-            return Header(self._log().read(0, HEADER_BYTES), batch_bytes_max=FORMAT_BYTES_MAX).base_offset
+            first = Header(self._log().read(0, HEADER_BYTES), batch_bytes_max=FORMAT_BYTES_MAX)
+            if first.base_offset > NUMBER_MAX:
+                raise CorruptBatch("base_offset", f"{first.base_offset} is beyond all offsets")
+            return first.base_offset
         except CorruptBatch as error:
             problem = f"no checkpoint, and the first batch cannot be read either: {error.problem}"
             raise CorruptBlock(self._path, 0, problem) from None
@@ -489,10 +496,14 @@ class Block:
             return self._checkpoint.position
         return self.end_at(min(self._commit_index, self._end.index)).position
 
-    def _sync_what_was_found(self) -> None:
-        """What was read may be in the cache only, and will be built upon."""
+    def _sync_what_was_found(self, *, rests: bool) -> None:
+        """What was read may be in the cache only, and will be built upon; not so if it ends with its checkpoint.
+
+        Thousands of blocks at rest are opened when a broker starts, and each sync is a wait for the disk.
+        """
         try:
-            self._log().sync()
+            if not rests:
+                self._log().sync()
         except StorageError as error:
             self._distrust(min(self._checkpoint.position, self._end.position), error)
             raise

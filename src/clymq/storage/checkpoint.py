@@ -23,6 +23,7 @@ _FIELDS: Final = struct.Struct("<4sIQQQQQqqQQQQQI")
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = 112
 EVERYTHING: Final = 2**64 - 1
+NUMBER_MAX: Final = 2**63 - 1
 TIMESTAMP_NONE: Final = -(2**63)
 assert _FIELDS.size + _CRC.size == HEADER_BYTES
 
@@ -89,4 +90,16 @@ def read_checkpoint(files: Files, path: str) -> Checkpoint | None:
         raise CorruptBlock(path, 0, "not a checkpoint of this version")
     if _CRC.unpack_from(data, _FIELDS.size)[0] != crc32c(state, crc32c(data[: _FIELDS.size])):
         raise CorruptBlock(path, 0, "the checkpoint does not match its checksum")
-    return Checkpoint(*(*fields, bool(sealed), state))
+    checkpoint = Checkpoint(*(*fields, bool(sealed), state))
+    if not _is_possible(checkpoint):
+        raise CorruptBlock(path, 0, "the checkpoint says what is true of no block")
+    return checkpoint
+
+
+def _is_possible(it: Checkpoint) -> bool:
+    """Whether a log can stand like this: what follows from these numbers must not leave what numbers can say."""
+    return (
+        it.index_entries <= it.index <= it.position <= NUMBER_MAX
+        and it.start_offset <= it.end_offset <= NUMBER_MAX
+        and max(it.commit_index, it.missing_through) <= NUMBER_MAX
+    )

@@ -8,7 +8,7 @@ from clymq.config import Config
 from clymq.errors import CorruptBlock
 from clymq.storage.files import Files, Lock
 from clymq.storage.handles import Handles
-from clymq.storage.replace import checksum, make_folders, read_whole, replace
+from clymq.storage.replace import checksum, make_folders, read_whole, replace, text_of
 from clymq.storage.space import Space
 from clymq.types import check_name, folder_name
 
@@ -48,7 +48,7 @@ class DataFolder:
         head, _, line = data.partition(b" ")
         if head != checksum(line):
             raise CorruptBlock(path, 0, "fails its checksum")
-        return line.decode()
+        return text_of(path, line)
 
     def partition(self, topic: str, topic_id: str, partition: str, uid: str) -> str:
         """Return the folder of a partition, made if it is missing, with the full names beside their short ones."""
@@ -62,7 +62,7 @@ class DataFolder:
 
     def _named(self, above: str, name: str, unique_id: str) -> str:
         path = f"{above}/{folder_name(name, unique_id)}"
-        make_folders(self._files, path)
+        make_folders(self._files, path, durable=self.path)
         if read_whole(self._files, f"{path}/name") != name.encode():
             replace(self._files, f"{path}/name", [name.encode()])
         return path

@@ -7,7 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from clymq.errors import DiskFailed
+from clymq.errors import CorruptBlock, DiskFailed
 from clymq.storage.files import Buffer, File, Files
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -44,6 +44,14 @@ def checksum(data: bytes) -> bytes:
     return b"%08x" % crc32c(data)
 
 
+def text_of(path: str, data: bytes) -> str:
+    """Return what a small text file says; what is no text is damage, even with a right checksum."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CorruptBlock(path, 0, "is no text") from None
+
+
 def size_of(files: Files, path: str) -> int:
     """Return the bytes of a file that is not open."""
     file = files.open(path)
@@ -53,14 +61,15 @@ def size_of(files: Files, path: str) -> int:
         file.close()
 
 
-def make_folders(files: Files, path: str) -> None:
+def make_folders(files: Files, path: str, *, durable: str = "/") -> None:
     """Make a folder and those above it that are missing; its whole path is durable BEFORE this returns.
 
-    Those that were there are synced as well: whoever made them may have died before that.
+    Those that were there are synced as well: whoever made them may have died before that. But for `durable`, a folder
+    that this process has made or synced before, and what lies above it: thousands of blocks lie in one data folder.
     """
     above = parent(path)
-    if above != path:
-        make_folders(files, above)
+    if path not in {above, durable}:
+        make_folders(files, above, durable=durable)
         if files.exists(path):
             try:
                 files.sync_folder(above)

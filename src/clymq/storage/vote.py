@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from clymq.errors import CorruptBlock, InvalidRequest
-from clymq.storage.files import Files
+from clymq.errors import CorruptBlock, InvalidRequest, StorageError
+from clymq.storage.files import File, Files, SyncDone
 from clymq.storage.replace import replace
 
 MAGIC: Final = b"CLYV"
@@ -25,6 +25,7 @@ SLOT_BYTES: Final = 512
 _SLOT: Final = struct.Struct("<4sIQQQQI464s")
 _CRC: Final = struct.Struct("<I")
 NAME_BYTES_MAX: Final = 464
+SEQUENCE_MAX: Final = 2**63
 assert _SLOT.size + _CRC.size == SLOT_BYTES
 
 
@@ -46,6 +47,7 @@ class VoteFile:
         self._files = files
         self._path = path
         self._sequence = sequence
+        self._saving: tuple[int, Vote] | None = None
 
     @classmethod
     def open(cls, files: Files, path: str, *, create: bool = False) -> VoteFile:
@@ -71,13 +73,51 @@ class VoteFile:
 
     def save(self, vote: Vote) -> None:
         """Write to the slot that is not in use and sync; when this returns the promise is durable."""
+        with closing(self._written(vote)):
+            self.finish()
+
+    def save_soon(self, vote: Vote, done: SyncDone) -> None:
+        """Write to the slot that is not in use and sync off the event loop; then the promise is durable, or not."""
+        file, saving = self._written(vote), self._saving
+
+        def synced(error: StorageError | None) -> None:
+            file.close()
+            if self._saving is not saving:
+                return  # somebody could not wait for it
+            self._saving = None
+            if error is None:
+                self._sequence, self.vote = self._sequence + 1, vote
+            done(error)
+
+        self._files.sync_soon(file, synced)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a promise is written and not known to be durable."""
+        return self._saving is not None
+
+    def finish(self) -> None:
+        """Wait until the promise that is being saved is durable; who was to hear of it does not."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            with closing(self._files.open(self._path)) as file:
+                file.sync()
+            self._sequence, self.vote = saving
+
+    def _written(self, vote: Vote) -> File:
+        """Write a promise to the slot that is not in use; return the file, to be synced."""
+        assert self._saving is None, "one promise after the other"
         if len(vote.voted_for.encode()) > NAME_BYTES_MAX:
             raise InvalidRequest(f"a vote for a name of {len(vote.voted_for)} characters does not fit")
         sequence = self._sequence + 1
-        with closing(self._files.open(self._path)) as file:
+        file = self._files.open(self._path)
+        try:
             file.write(sequence % 2 * SLOT_BYTES, [_slot(sequence, vote)])
-            file.sync()
-        self._sequence, self.vote = sequence, vote
+        except StorageError:
+            file.close()
+            raise
+        self._saving = sequence, vote
+        return file
 
 
 def _slot(sequence: int, vote: Vote) -> bytes:
@@ -90,6 +130,9 @@ def _read_slot(slot: bytes) -> tuple[int, Vote] | None:
     if len(slot) != SLOT_BYTES or crc32c(slot[: _SLOT.size]) != _CRC.unpack_from(slot, _SLOT.size)[0]:
         return None
     magic, version, sequence, term, fence_epoch, seal_term, name_length, name = _SLOT.unpack_from(slot)
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC or version != VERSION or sequence > SEQUENCE_MAX:
         return None
-    return sequence, Vote(term, name[:name_length].decode(), fence_epoch, seal_term)
+    try:
+        return sequence, Vote(term, name[:name_length].decode(), fence_epoch, seal_term)
+    except UnicodeDecodeError:
+        return None  # no name of ours, whatever its checksum says

@@ -66,7 +66,8 @@ class Namespaces:
     def start(self) -> None:
         """Clear away what dead runs have left, and make everything."""
         remove_leftovers()
-        self._subnet = _free_subnet(os.getpid() + self._number)
+        # Far from where another process begins to look at the same time.
+        self._subnet = _free_subnet(8 * os.getpid() + self._number)
         try:
             self._make()
         except BaseException:

@@ -1,12 +1,12 @@
-"""A whole cluster of real processes: zkservers, brokers and, if asked for, a real ZooKeeper.
+"""A whole cluster of real processes: zkservers, brokers and, if asked for, a real ZooKeeper, alone or an ensemble.
 
     with ProcessCluster(brokers=3) as cluster:
         cluster.kill(cluster.leader("orders", "0"))         # or stop, freeze, thaw, partition, heal
         cluster.start("Broker0")
 
-Servers are `ZkServer0`, ... and `Broker0`, ..., the store is `zookeeper`. Calls block, in `async with` too; those that
-take long (`start`, `stop`, `leader`) are run by `asyncio.to_thread` where there is an event loop. A server that is
-started again has its address, its data and its name.
+Servers are `ZkServer0`, ... and `Broker0`, ..., the store is `zookeeper`, or `zookeeper0`, ... where there are several.
+Calls block, in `async with` too; those that take long (`start`, `stop`, `leader`) are run by `asyncio.to_thread` where
+there is an event loop. A server that is started again has its address, its data and its name.
 
 Where network namespaces are permitted each server has one, and any two can be cut off from each other. Elsewhere all
 of them are on the loopback interface, where only the ways to ZooKeeper can be cut, which always lead through the test.
@@ -32,6 +32,7 @@ from clymq.testing.cluster import Cluster
 from clymq.testing.leaders import LEADER_SECONDS_MAX, Leaders
 from clymq.testing.namespaces import Namespaces
 from clymq.testing.network import Kind
+from clymq.testing.ports import free_ports
 from clymq.testing.proxies import Proxies
 from clymq.testing.store_cluster import StoreKind
 
@@ -40,7 +41,7 @@ _COMMAND: Final = (sys.executable, "-c", "from clymq.cli.main import main; main(
 
 
 class ProcessCluster(Cluster):
-    """See the module. `spares`: further brokers, that run when they are started."""
+    """See the module. `spares`: further brokers, that run when they are started. `zookeepers`: how many members."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class ProcessCluster(Cluster):
         store: StoreKind = "embedded",
         *,
         spares: int = 0,
+        zookeepers: int = 1,
         folder: Path | None = None,
         network: Kind = "auto",
         config: Mapping[str, object] | None = None,
@@ -56,6 +58,9 @@ class ProcessCluster(Cluster):
         """`config`: settings of all servers, by name."""
         assert zkservers == 1 or store == ZOOKEEPER, "the embedded store is held by one zkserver"
         self.store = store
+        numbered = tuple(f"{ZOOKEEPER}{number}" for number in range(zookeepers))
+        self.zookeepers = () if store != ZOOKEEPER else (ZOOKEEPER,) if zookeepers == 1 else numbered
+        self._ensemble: str | None = None
         self.zkservers = tuple(f"ZkServer{number}" for number in range(zkservers))
         self.brokers = tuple(f"Broker{number}" for number in range(brokers))
         self._spares = tuple(f"Broker{number}" for number in range(brokers, brokers + spares))
@@ -70,7 +75,8 @@ class ProcessCluster(Cluster):
         listen = self._listening.get(name, self.network.listen_address(name))
         arguments = ["--name", name, "--listen", listen, "--data", str(self.data(name))]
         if self._ways is not None:
-            arguments += ["--store", ZOOKEEPER, "--zookeeper", self._ways.address(name, ZOOKEEPER)]
+            hosts = ",".join(self._ways.address(name, zookeeper) for zookeeper in self.zookeepers)
+            arguments += ["--store", ZOOKEEPER, "--zookeeper", hosts]
         if name in self.zkservers:
             return (*self.program(name), "zkserver", *arguments)
         reached = ",".join(self.network.address(name, zkserver) for zkserver in self.zkservers)
@@ -94,15 +100,17 @@ class ProcessCluster(Cluster):
             super().close()
         finally:
             ways, self._ways = self._ways, None
+            self._ensemble = None
             if ways is not None:
                 ways.close()
 
     def start(self, *names: str) -> None:
         """Start servers, each after those that it needs, and wait until all serve."""
-        if self.store == ZOOKEEPER and self._ways is None:
-            names = (ZOOKEEPER, *names)
-        if ZOOKEEPER in names:
-            self._start_zookeeper()
+        if self._ways is None:
+            names = (*self.zookeepers, *names)
+        stores = [name for name in names if name in self.zookeepers]
+        if stores:
+            self._start_zookeepers(stores)
         for kind in (self.zkservers, (*self.brokers, *self._spares)):
             chosen = [name for name in names if name in kind]
             if chosen:
@@ -111,23 +119,40 @@ class ProcessCluster(Cluster):
         self.brokers += tuple(name for name in names if name in self._spares and name not in self.brokers)
         self._names = (*self.zkservers, *self.brokers)
 
-    def _start_zookeeper(self) -> None:
-        """It listens on the loopback interface of the test, which lets the others through, each on a way of its own."""
+    def _start_zookeepers(self, names: Sequence[str]) -> None:
+        """They listen on the loopback interface of the test, which lets others through, each on a way of its own."""
         if self._ways is None:
             host = self.network.outside if isinstance(self.network, Namespaces) else "127.0.0.1"
-            self._ways = Proxies([*self._places, ZOOKEEPER], host=host, targets=[ZOOKEEPER])
+            self._ways = Proxies([*self._places, *self.zookeepers], host=host, targets=self.zookeepers)
             self._ways.start()
-        command = (*_COMMAND, "zookeeper", "--port", "0", "--data", str(self.data(ZOOKEEPER)))
-        self.processes.add(ZOOKEEPER, command)
-        self.processes.start(ZOOKEEPER)
-        self._ways.serves(ZOOKEEPER, self.processes.address(ZOOKEEPER))
+            if len(self.zookeepers) > 1:
+                ports = iter(free_ports(2 * len(self.zookeepers)))
+                self._ensemble = ",".join(f"{one}:{next(ports)}" for one in ports)
+        for name in names:
+            self.processes.add(name, self._zookeeper_command(name))
+        self.processes.start(*names)
+        for name in names:
+            self._ways.serves(name, self.processes.address(name))
+
+    def _zookeeper_command(self, name: str) -> Sequence[str]:
+        command = (*_COMMAND, "zookeeper", "--name", name, "--port", "0", "--data", str(self.data(name)))
+        if self._ensemble is None:
+            return command
+        return (*command, "--ensemble", self._ensemble, "--member", str(self.zookeepers.index(name) + 1))
+
+    def retire(self, name: str) -> None:
+        """Count a broker among the spares from now on; it is not running."""
+        assert name in self.brokers, f"{name} is none of {', '.join(self.brokers)}"
+        assert not self.processes.is_running(name), f"{name} is running"
+        self.brokers = tuple(each for each in self.brokers if each != name)
+        self._spares = (*(each for each in self._spares if each != name), name)
+        self._names = (*self.zkservers, *self.brokers)
 
     # --- What may happen ---
 
     def partition(self, one: str, other: str, *, one_way: bool = False) -> None:
         """Cut two servers off from each other; one way: only what the first sends to the second."""
-        if ZOOKEEPER in {one, other}:
-            assert self._ways is not None, "there is no ZooKeeper in this cluster"
+        if self._ways is not None and not {one, other}.isdisjoint(self.zookeepers):
             self._ways.partition(one, other, one_way=one_way)
             return
         if self.network.kind != Namespaces.kind:
@@ -137,8 +162,8 @@ class ProcessCluster(Cluster):
     def isolate(self, name: str) -> None:
         """Cut a server off from all others, the store among them; the test still reaches it."""
         super().isolate(name)
-        if self._ways is not None:
-            self.partition(name, ZOOKEEPER)
+        for zookeeper in self.zookeepers:
+            self.partition(name, zookeeper)
 
     def heal(self) -> None:
         """Undo all cuts."""
@@ -150,7 +175,7 @@ class ProcessCluster(Cluster):
 
     @property
     def spares(self) -> tuple[str, ...]:
-        """Brokers that were never started."""
+        """Brokers that were never started, or are retired."""
         return tuple(name for name in self._spares if name not in self.brokers)
 
     async def connect(self) -> MetadataStore:
@@ -158,7 +183,9 @@ class ProcessCluster(Cluster):
         config, clock = Config(), SystemClock()
         store: MetadataStore
         if self.store == ZOOKEEPER:
-            store = zookeeper_store(self.processes.address(ZOOKEEPER), clock, config, "/ClyMQ")
+            running = [name for name in self.zookeepers if self.processes.is_running(name)]
+            hosts = ",".join(self.processes.address(name) for name in running or self.zookeepers)
+            store = zookeeper_store(hosts, clock, config, "/ClyMQ")
         else:
             address = self.processes.address(self.zkservers[0])
             store = embedded_store(address, TcpTransport(), clock, config, "test", random.SystemRandom())

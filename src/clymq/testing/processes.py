@@ -64,8 +64,14 @@ class Processes:
         """Start these together and wait until each of them serves, or kill it and raise `ProcessFailed`."""
         for name in names:
             self._launch(name, self._servers[name])
+        failures: list[ProcessFailed] = []
         for name in names:
-            self._await_ready(name, self._servers[name])
+            try:
+                self._await_ready(name, self._servers[name])
+            except ProcessFailed as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def kill(self, *names: str) -> None:
         """End these at whatever instruction they are; a frozen one dies too, one that is not running stays so."""

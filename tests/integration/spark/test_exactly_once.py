@@ -24,7 +24,7 @@ def flaky(spark: Any) -> None:
     spark.dataSource.register(FlakySource)
 
 
-def run_until_done(start: Callable[[], Any]) -> int:
+def run_until_done(start: Callable[[], Any], after_failure: Callable[[int], object] = lambda _: None) -> int:
     """Start a query again after each failure, as whoever operates it would; return how often it failed."""
     for failures in range(STARTS_MAX):
         query = start()
@@ -33,6 +33,7 @@ def run_until_done(start: Callable[[], Any]) -> int:
         except StreamingQueryException as error:
             if "Struck" not in str(error):
                 raise
+            after_failure(failures)
             continue
         assert not query.isActive
         return failures
@@ -40,10 +41,18 @@ def run_until_done(start: Callable[[], Any]) -> int:
 
 
 def copy(
-    stream: Callable[..., Any], queue: Queue, folder: Path, *, shuffled: bool, batches: int, **options: Any
+    stream: Callable[..., Any],
+    queue: Queue,
+    folder: Path,
+    *,
+    shuffled: bool,
+    batches: int,
+    target: str = "",
+    after_failure: Callable[[int], object] = lambda _: None,
+    **options: Any,
 ) -> tuple[list[bytes], Counter[bytes], int]:
     """Copy a topic through a flaky sink; return what was sent, what has come, and how often the query failed."""
-    source, target = queue.topic(2), queue.topic(3)
+    source, target = queue.topic(2), target or queue.topic(3)
     sent = [b"%d" % number for number in range(MESSAGES)]
     queue.push(source, sent, keys=[b"k%d" % (number % 50) for number in range(MESSAGES)])
     (folder / "faults").mkdir()
@@ -64,7 +73,7 @@ def copy(
         )
         return start_query(writer)
 
-    failures = run_until_done(start)
+    failures = run_until_done(start, after_failure)
     return sent, Counter(message.value for message in queue.pull(target)), failures
 
 
@@ -87,3 +96,23 @@ def test_at_least_once_doubles_rows_under_the_same_faults(
     sent, received, _ = copy(stream, queue, tmp_path, shuffled=False, batches=5, delivery="at-least-once")
     assert set(received) == set(sent)
     assert sum(received.values()) > len(sent)
+
+
+def test_a_partition_that_is_added_before_a_micro_batch_is_repeated_doubles_nothing_and_is_used_later(
+    stream: Callable[..., Any], queue: Queue, flaky: None, tmp_path: Path
+) -> None:
+    target = queue.topic(["0", "1"])
+
+    def grow(failures: int) -> None:
+        queue.admin(lambda admin: admin.create_partition(target, f"new{failures}"))
+        queue.admin(lambda admin: admin.set_partition_state(target, f"new{failures}", ack=-1))
+
+    sent, received, failures = copy(
+        stream, queue, tmp_path, shuffled=False, batches=10, target=target, after_failure=grow
+    )
+    assert failures == 2  # micro-batches 4 and 9 are all written when the driver fails
+    assert sorted(received) == sorted(sent)
+    assert max(received.values()) == 1
+    ends = queue.ends(target)
+    assert ends["new0"] > 0, "from micro-batch 5 on its share of the keys goes there"
+    assert ends["new1"] == 0, "there is no micro-batch after the last"

@@ -123,6 +123,8 @@ def test_what_a_fetch_leader_had_beyond_the_seal_is_given_up_and_counted() -> No
     leader = Broker(sealed=False, batches=4).hosts(place)
     is_whole, lost = leader.open()
     assert (is_whole, lost) == (False, 3)
+    leader.close()
+    assert leader.open() == (False, 3), "nobody may have been told before it died"
 
 
 def test_a_raft_replica_gives_nothing_up() -> None:

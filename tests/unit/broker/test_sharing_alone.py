@@ -13,10 +13,11 @@ from clymq.broker.endings import BURIALS_MAX
 from clymq.broker.sharing import RANGES_MAX, Sharing
 from clymq.clock import ManualClock
 from clymq.config import Config
-from clymq.errors import ClymqError, InvalidRequest, Overloaded
+from clymq.errors import ClymqError, InvalidRequest, NotLeader, NotPrepared, NotReady, Overloaded
 from clymq.protocol.broker import Ack, Extend, Lease, Nack, OffsetRange, Pull, Pulled, Reject
+from clymq.protocol.verbs import Done
 from clymq.replication import entries
-from clymq.replication.cursors import DEAD_LETTERS_MAX, Cursor, Groups
+from clymq.replication.cursors import DEAD_LETTERS_MAX, Cursor, Groups, Refused
 from clymq.replication.handed_over import decode_group
 from clymq.types import Mode
 
@@ -120,9 +121,13 @@ class World:
         self.sharing.pull(asked)  # type: ignore[arg-type]
         return asked
 
-    def ask(self, kind: type, leases: tuple[Lease, ...], consumer: str = "one", **more: Any) -> Asked:
+    def ask(
+        self, kind: type, leases: tuple[Lease, ...], consumer: str = "one", *, turn_ends: bool = True, **more: Any
+    ) -> Asked:
         asked = Asked(kind("t", "0", "u", GROUP, consumer, tuple(lease.lease for lease in leases), **more))
         getattr(self.sharing, kind.__name__.lower())(asked)
+        if turn_ends:
+            self.clock.advance(0)
         return asked
 
     def fail(self, times: int, messages: int = 1) -> None:
@@ -266,3 +271,51 @@ def test_the_holder_of_an_ordered_group_that_waits_keeps_it() -> None:
     world.sharing.advanced()
     assert other.ranges == [(0, 2)]
     assert waiting.outcomes == []
+
+
+def test_acks_of_one_turn_are_one_entry_and_each_is_answered() -> None:
+    world = World(end=10)
+    pulls = {f"c{number}": world.pull(f"c{number}", messages_max=1) for number in range(5)}
+    asked = [world.ask(Ack, pull.leases, name, turn_ends=False) for name, pull in pulls.items()]
+    assert world.log.written == [], "the turn has not ended"
+    world.clock.advance(0)
+    assert [entry for entry, _ in world.log.written] == [entries.Ack(group=GROUP, ranges=(entries.Range(0, 5),))]
+    world.log.apply()
+    assert [each.outcomes for each in asked] == [[Done()]] * 5
+    assert world.log.groups.ptp[GROUP].cursor.low == 5
+
+
+def test_an_ack_that_finds_no_room_in_the_log_fails_alone() -> None:
+    world = World(end=10)
+    pulls = {name: world.pull(name, messages_max=2) for name in ("one", "two")}
+    asked = {name: world.ask(Ack, pull.leases, name, turn_ends=False) for name, pull in pulls.items()}
+    world.clock.advance(0)
+    ((_, answer),) = world.log.written
+    answer(Refused(Overloaded("no room"), (entries.Range(2, 4),)))
+    assert asked["one"].outcomes == [Done()]
+    assert [type(each) for each in asked["two"].outcomes] == [Overloaded]
+    (record,) = world.sharing.leases()
+    assert [lease.ranges for lease in decode_group(record).leases] == [((2, 4),)], "it is leased as before"
+
+
+def test_an_ack_that_is_not_in_the_log_yet_is_refused_before_the_leases_go_to_the_next_leader() -> None:
+    world = World(end=4)
+    asked = world.ask(Ack, world.pull().leases, turn_ends=False)
+    (record,) = world.sharing.leases()
+    assert [lease.ranges for lease in decode_group(record).leases] == [((0, 4),)]
+    assert [type(each) for each in asked.outcomes] == [NotReady]
+    world.clock.advance(0)
+    assert world.log.written == []
+
+
+@pytest.mark.parametrize("end", ["lost", "reset"])
+def test_an_ack_that_is_not_in_the_log_when_the_leader_goes_or_its_group_is_reset_is_refused(end: str) -> None:
+    world = World(end=4)
+    asked = world.ask(Ack, world.pull().leases, turn_ends=False)
+    if end == "lost":
+        world.sharing.lost(NotLeader("another leads"))
+    else:
+        world.sharing.resets(GROUP)
+    assert [type(each) for each in asked.outcomes] == [NotLeader if end == "lost" else NotPrepared]
+    world.clock.advance(0)
+    assert world.log.written == []

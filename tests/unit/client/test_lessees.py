@@ -14,8 +14,9 @@ from clymq.client.leases import LOOK_MIN, HeldLeases
 from clymq.client.lessee import LesseeOptions, PartitionLessee
 from clymq.client.messages import Message
 from clymq.client.pushing import Push, PushedLessee
+from clymq.client.settling import Nacked
 from clymq.errors import ClymqError, InvalidRequest, UnknownLease
-from clymq.protocol.broker import Lease, OffsetRange, Pub
+from clymq.protocol.broker import Lease, OffsetRange, Pub, Pulled
 from clymq.testing.waiting import until_asked
 
 L = TypeVar("L", bound=PartitionLessee)
@@ -179,3 +180,48 @@ def test_leases_that_nobody_ends_are_forgotten_long_after_their_time() -> None:
     for at in range(100 * LOOK_MIN):
         held.add(at, at, at + 1, now_ms=float(at), lease_ms=100)
     assert len(held) <= LOOK_MIN
+
+
+class SlowLeader:
+    """A broker's connection: the answer to a pull is under way when the pull is given up, and comes all the same."""
+
+    def __init__(self) -> None:
+        self.late: Callable[[Any], None] = lambda _: None
+        self.pulled = asyncio.Event()
+        self.asked: list[object] = []
+
+    async def ask(self, request: object, *, timeout_ms: float, late: Callable[[Any], None] | None = None) -> Any:
+        del timeout_ms
+        self.asked.append(request)
+        if late is None:
+            leases = (Lease(5, OffsetRange(3, 8), 1, 1000),)
+            self.late(SimpleNamespace(reply=Pulled(0, 0, leases=leases)))
+            return None
+        self.late = late
+        self.pulled.set()
+        await asyncio.Event().wait()
+
+
+def test_leases_that_are_under_way_when_a_consumer_closes_are_given_back_unread() -> None:
+    async def body(consumer: AsyncConsumer) -> None:
+        lessee = lessee_of(consumer, "0", PartitionLessee)
+        leader, settled = SlowLeader(), []
+
+        async def find() -> Any:
+            return SimpleNamespace(uid="u"), leader
+
+        async def settle(end: object, ranges: list[tuple[int, int]]) -> None:
+            settled.append((end, ranges))
+
+        lessee._leader = find  # type: ignore[method-assign]
+        lessee.settler.settle = settle  # type: ignore[method-assign,assignment]
+        lessee.assign(True)
+        lessee.want(1)
+        lessee.start()
+        await leader.pulled.wait()
+        await lessee.close()
+        assert settled == [(Nacked(unread=True), [(3, 8)])]
+        await lessee.close()
+        assert len(leader.asked) == 2, "there is nothing more to hear"
+
+    run_with(body)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from clymq.client.identity import default_name
 from clymq.client.partitioning import Sticky, by_key, by_key_column, cut_table, cut_values, cuts, partition_of
 from clymq.client.receipts import merged
-from clymq.errors import InvalidRequest
 from clymq.types import check_name
 
 FOUR = ("0", "1", "2", "3")
@@ -74,12 +73,6 @@ def test_values_are_cut_into_columns_within_the_limit(sizes: list[int], limit: i
 def test_equal_values_fill_their_columns() -> None:
     lengths = [len(column) for column, _ in cut_values([bytes(88)] * 1000, 12, 10_000)]
     assert lengths == [100] * 10
-
-
-@pytest.mark.parametrize("values", [["text"], [1], [None], [b"x", None], [b"x", 1]])
-def test_what_is_no_bytes_is_refused_by_the_cut(values: list[bytes]) -> None:
-    with pytest.raises(InvalidRequest):
-        list(cut_values(values, 12, 100))
 
 
 def test_a_table_is_cut_where_it_is_large() -> None:

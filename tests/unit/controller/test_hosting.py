@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import TypeVar
 
 import pytest
 from test_moves import at_block, roll
 
 from clymq.controller.chains import Chains, View
 from clymq.controller.ring import Ring
-from clymq.errors import ConfigError, LeaderUnavailable, UnknownPartition
+from clymq.errors import BrokerReplaced, ConfigError, LeaderUnavailable, UnknownPartition, VersionConflict
+from clymq.metadata.catalog import Catalog
+from clymq.metadata.store import MetadataStore, Node
 from clymq.protocol.controller import (
     BecomeLeader,
     BroGetConfig,
     BroInfo,
     CreatePart,
     CreateTopic,
+    DeleteTopic,
     GetNewLeader,
     Property,
     ReplicaDown,
@@ -27,6 +33,8 @@ from clymq.protocol.controller import (
 from clymq.protocol.hosting import CloseRaftPartition
 from clymq.types import Ack
 from controller_world import World, run
+
+R = TypeVar("R")
 
 
 def info(name: str, **changed: object) -> BroInfo:
@@ -51,6 +59,19 @@ def test_rows_1_and_3_a_broker_that_says_who_it_is_is_on_the_ring_once() -> None
         with pytest.raises(ConfigError, match="belongs there"):
             await world.ask(info("Broker0", cluster_id="another"))
         await world.ask(info("Broker0", cluster_id=cluster.cluster_id))
+
+    run(test)
+
+
+def test_what_a_life_that_is_over_says_of_itself_changes_nothing() -> None:
+    """A process that another one has replaced would put its old address and its old disk into the new one's place."""
+
+    async def test(world: World) -> None:
+        await world.ask(info("Broker0"))
+        before = await world.catalog.brokers()
+        with pytest.raises(BrokerReplaced):
+            await world.ask(info("Broker0", incarnation=99, address="zombie:1", disk_id="another"))
+        assert await world.catalog.brokers() == before
 
     run(test)
 
@@ -117,6 +138,71 @@ def test_many_who_ask_at_once_share_a_reading_that_began_after_they_asked() -> N
         assert all(len(views) == 2 for views in late)
 
     run(test)
+
+
+def test_a_topic_that_is_made_anew_while_it_is_read_is_not_paired_with_the_partitions_of_the_new_one() -> None:
+    """Its brokers would host them in the folder of the old topic, and not find them there after a restart."""
+
+    async def test(world: World) -> None:
+        await world.make()
+        chains = Chains(world.catalog)
+        old = (await chains.topic("t")).value
+        await world.ask(DeleteTopic("t"))
+        view = await world.make()
+        assert view.topic.id != old.id
+        with pytest.raises(VersionConflict):
+            await chains.views(old)
+        (found,) = await chains.all_views()
+        assert found.topic.id == view.topic.id
+        with pytest.raises(VersionConflict):
+            await chains.views(old)
+
+    run(test)
+
+
+def test_a_long_chain_is_read_in_few_round_trips() -> None:
+    async def test(world: World) -> None:
+        view = await world.make()
+        for block in range(1, 21):
+            world.brokers.append(view.partition.value.uid, block, 10)
+            await world.ask(roll(await world.settled()))
+            await world.until_true(partial(at_block, world, block + 1), "it has rolled")
+        await world.settled()
+        store = _RoundTrips(world.catalog.store)
+        (found,) = await Chains(Catalog(store)).all_views()  # type: ignore[arg-type]
+        assert [sealed.block.block for sealed in found.sealed] == list(range(1, 21))
+        assert all(len(sealed.replicas) == 3 for sealed in found.sealed)
+        assert store.reads > 80
+        assert store.waits < 25
+
+    run(test)
+
+
+class _RoundTrips:
+    """A store that is far away; counts how often somebody had to wait for it, with nothing else on its way."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._on_the_way = 0
+        self.reads = 0
+        self.waits = 0
+
+    async def get(self, path: str) -> Node:
+        return await self._ask(self._store.get(path))
+
+    async def children(self, path: str) -> list[str]:
+        return await self._ask(self._store.children(path))
+
+    async def _ask(self, question: Awaitable[R]) -> R:
+        self.reads += 1
+        self.waits += self._on_the_way == 0
+        self._on_the_way += 1
+        try:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            return await question
+        finally:
+            self._on_the_way -= 1
 
 
 def test_the_mirror_does_not_grow_with_the_chain() -> None:

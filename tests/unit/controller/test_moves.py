@@ -545,6 +545,27 @@ def test_with_too_few_replicas_fenced_the_move_waits_unless_unclean_is_allowed()
     run(test)
 
 
+def test_where_unclean_is_allowed_and_nobody_is_whole_the_furthest_of_the_lame_ends_the_block() -> None:
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        uid, leader = view.partition.value.uid, view.now.leader
+        behind, ahead = [name for name in view.members if name != leader]
+        world.brokers.append(uid, 1, 10)
+        world.brokers.append(uid, 1, 3, at=(leader, ahead))
+        for name in (behind, ahead):
+            world.brokers[name].blocks[uid, 1].lame = True
+        await world.ask(UpdateDup("t", "p", uid, 1, leader, 15, leader=True))
+        await world.kill_broker(leader)
+        await world.sleep(2000)
+        assert (await world.view()).now.block == 1
+        await world.ask(AlterTopic("t", {"fetch_unclean": True}))
+        await world.until_true(lambda: at_block(world, 2), "the block has moved")
+        sealed = (await world.view()).sealed[0].block
+        assert (sealed.end, sealed.trusted, sealed.lost_messages_max) == (13, ahead, 2)
+
+    run(test)
+
+
 def test_a_leader_that_lives_but_does_not_answer_is_not_fenced_while_its_session_lasts() -> None:
     async def test(world: World) -> None:
         view = await world.make(ack=Ack.LEADER)

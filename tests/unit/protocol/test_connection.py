@@ -37,7 +37,7 @@ from clymq.protocol.connection import (
 from clymq.protocol.consensus import Heartbeats
 from clymq.protocol.frames import PREFIX, Kind, frame
 from clymq.protocol.handshake import Window
-from clymq.protocol.receive_buffer import CHUNK_BYTES_MAX
+from clymq.protocol.receive_buffer import CHUNK_BYTES_MAX, GROWTH
 from clymq.protocol.verbs import encode, verb_of
 from rpc_pair import feed, hello, opened, wire
 
@@ -209,7 +209,7 @@ def test_a_frame_of_a_gigabyte_that_is_only_announced_takes_no_memory() -> None:
     arrived = len(announced)
     while arrived < 3 * 2**20:
         room = acceptor.get_buffer()
-        assert len(room.obj) <= 2 * arrived + CHUNK_BYTES_MAX
+        assert len(room.obj) <= GROWTH * arrived + CHUNK_BYTES_MAX
         acceptor.received(len(room))
         arrived += len(room)
     assert dialer.state is State.OPEN

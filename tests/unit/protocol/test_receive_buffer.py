@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from clymq.protocol.receive_buffer import CHUNK_BYTES_MAX, SPARE_BYTES_MAX, ReceiveBuffer
+from clymq.protocol.receive_buffer import (
+    CHUNK_BYTES_MAX,
+    READER_SPARE_BYTES_MAX,
+    SPARE_BYTES_MAX,
+    ReceiveBuffer,
+)
 
 
 def filled(buffer: ReceiveBuffer, frame_bytes: int) -> memoryview:
@@ -17,9 +22,9 @@ def filled(buffer: ReceiveBuffer, frame_bytes: int) -> memoryview:
     return frame
 
 
-def grown() -> ReceiveBuffer:
+def grown(spare_bytes_max: int = SPARE_BYTES_MAX) -> ReceiveBuffer:
     """Return a buffer that has seen traffic, and whose chunks are as large as they get."""
-    buffer = ReceiveBuffer()
+    buffer = ReceiveBuffer(spare_bytes_max)
     for _ in range(8):
         filled(buffer, CHUNK_BYTES_MAX)
     return buffer
@@ -41,6 +46,26 @@ def test_frames_of_different_sizes_above_a_chunk_share_their_memory() -> None:
         seen.add(id(frame.obj))
         del frame
     assert len(seen) <= 4
+
+
+def test_who_reads_ahead_uses_the_memory_of_large_frames_again() -> None:
+    buffer, held, seen = grown(READER_SPARE_BYTES_MAX), [], set()
+    for _ in range(40):
+        held.append(filled(buffer, 8 * CHUNK_BYTES_MAX))
+        seen.add(id(held[-1].obj))
+        held = held[-4:]
+    assert len(seen) <= 8
+
+
+def test_a_large_frame_moves_once_when_it_does_not_fit() -> None:
+    buffer, frame_bytes, chunks = grown(), 8 * CHUNK_BYTES_MAX, set()
+    while buffer.end - buffer.start < frame_bytes:
+        room = buffer.room(frame_bytes)
+        count = len(room)
+        chunks.add(id(room.obj))
+        del room
+        buffer.received(count)
+    assert len(chunks) <= 2
 
 
 def test_a_chunk_that_somebody_holds_is_never_written_again() -> None:

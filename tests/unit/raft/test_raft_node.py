@@ -267,11 +267,22 @@ def test_a_term_that_changes_while_a_ready_is_performed_is_in_the_next_one() -> 
 def test_a_vote_must_be_saved_until_it_was() -> None:
     replica = node()
     outcome(replica)
-    assert not replica.must_save
+    assert replica.unsaved is None
     replica.step(say(RequestVote, "b", 3, last_index=9, last_term=2), 0)
-    assert replica.must_save
+    assert replica.unsaved == HardState(3, "b")
     outcome(replica)
-    assert not replica.must_save
+    assert replica.unsaved is None
+
+
+def test_a_vote_that_was_saved_before_ready_is_not_in_it_and_a_newer_one_is() -> None:
+    replica = node()
+    replica.step(say(RequestVote, "b", 3, last_index=9, last_term=2), 0)
+    hard = replica.unsaved
+    assert hard is not None
+    replica.step(say(Heartbeat, "c", 4, commit=0), 0)
+    replica.saved(hard)
+    assert replica.unsaved == outcome(replica).hard_state == HardState(4)
+    assert outcome(replica).hard_state is None
 
 
 def test_a_cut_must_be_synced_before_anything_is_written_there() -> None:

@@ -315,6 +315,9 @@ def test_a_lame_replica_seals_only_when_somebody_decides_to_trust_it() -> None:
     hosts.disks["b"].flip(LOG, len(hosts.log_of("b")) - 900, 3)
     hosts.start("b")
     assert isinstance(hosts.fence("b"), ReplicaLost)
+    told = hosts.told(lambda done: hosts.driver("b").fence(EPOCH + 1, done, trusted=True))
+    assert isinstance(told, BlockClosed)
+    assert (told.end, told.sealed) == (7, False)
     closed = hosts.told(lambda done: hosts.driver("b").seal_after_fence(EPOCH + 1, done, trusted=True))
     assert isinstance(closed, BlockClosed)
     assert closed.end == 7

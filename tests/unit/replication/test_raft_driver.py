@@ -9,15 +9,16 @@ import msgspec
 import pytest
 
 from clymq.errors import ClymqError, DiskFull, NotLeader, NotReady, Overloaded, ReplicaLost
-from clymq.raft.messages import Append, AppendResponse, TimeoutNow, VoteResponse
+from clymq.raft.messages import Append, AppendResponse, RequestVote, TimeoutNow, VoteResponse
 from clymq.record.batch import Batch
 from clymq.replication.raft_driver import FULL_DISK_MS
 from clymq.replication.raft_partition import Stored
-from clymq.storage.vote import VoteFile
+from clymq.storage.vote import Vote, VoteFile
 from raft_hosts import CONFIG, Broker, Hosts
 
 LOG = "/data/g/Block_1/batches"
 VOTE = "/data/g/Block_1/vote"
+SLOW_MS = 10_000
 
 
 def others(hosts: Hosts, leader: Broker) -> list[Broker]:
@@ -87,6 +88,54 @@ def test_the_vote_is_on_the_disk_before_it_is_sent() -> None:
 
         broker.send = checked  # type: ignore[method-assign]
     hosts.leader()
+
+
+def voter_that_saves_slowly(hosts: Hosts) -> tuple[Broker, Vote]:
+    """Return a follower that nobody hears any more, and the vote that it was asked for and is saving."""
+    leader = hosts.leader()
+    voter, candidate = others(hosts, leader)
+    hosts.clock.advance(500)
+    hosts.cut.add(voter.name)
+    hosts.disks[voter.name].sync_delay_ms = SLOW_MS
+    voter.sent.clear()
+    node = candidate.host.groups["g"].node
+    log, term = node.log, node.term + 1
+    request = RequestVote(candidate.name, voter.name, term, 1, 0, log.last_index, log.last_term, transfer=True)
+    voter.host.receive("g", request)
+    hosts.clock.advance(SLOW_MS / 2)
+    return voter, Vote(term, candidate.name)
+
+
+def granted(broker: Broker) -> list[int]:
+    return [message.term for message in broker.sent if isinstance(message, VoteResponse) and message.granted]
+
+
+def test_a_vote_is_saved_off_the_event_loop_and_said_when_it_is_on_the_disk() -> None:
+    hosts = Hosts()
+    voter, vote = voter_that_saves_slowly(hosts)
+    assert granted(voter) == []
+    hosts.clock.advance(SLOW_MS)
+    assert granted(voter) == [vote.term]
+
+
+def test_a_vote_that_is_being_saved_is_on_the_disk_when_its_replica_was_closed() -> None:
+    hosts = Hosts()
+    voter, vote = voter_that_saves_slowly(hosts)
+    voter.host.remove("g")
+    kept = VoteFile.open(voter.files.crash(hosts.chance), VOTE).vote
+    assert kept == vote, "whoever opens it next believes what it reads"
+    hosts.clock.advance(SLOW_MS)
+    assert granted(voter) == []
+
+
+def test_a_replica_that_begins_anew_keeps_the_vote_that_is_being_saved() -> None:
+    hosts = Hosts()
+    voter, vote = voter_that_saves_slowly(hosts)
+    driver = voter.host.groups["g"]
+    driver._fall_back(DiskFull(LOG, "no room"))
+    kept = VoteFile.open(voter.files.crash(hosts.chance), VOTE).vote
+    assert kept == vote
+    assert driver.node.term == vote.term
 
 
 def test_a_follower_acknowledges_only_what_is_synced() -> None:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from clymq.clock import ManualClock, Timer
-from clymq.replication.raft_host import VOTES_MS_MAX, RaftHost
+from clymq.replication.raft_host import RaftHost
 from clymq.replication.surroundings import Driven
 from raft_hosts import CONFIG
-
-SAVE_MS = 4
 
 
 class Loop(ManualClock):
@@ -50,7 +48,6 @@ class _Due:
 @dataclass(eq=False)
 class Group:
     loop: Loop
-    must_save: bool
     disk_is_idle: bool = True
     group: str = "g"
     peers: Sequence[str] = field(default=())
@@ -58,8 +55,6 @@ class Group:
 
     def perform(self) -> None:
         self.performed += 1
-        self.loop.now += SAVE_MS if self.must_save else 0
-        self.must_save = False
 
 
 def host_on(loop: Loop) -> RaftHost:
@@ -71,38 +66,10 @@ def scheduled(host: RaftHost, groups: Sequence[Group]) -> None:
         host.schedule(cast(Driven, group))
 
 
-def test_of_many_votes_some_are_saved_in_a_turn_and_groups_without_one_do_not_wait() -> None:
-    loop = Loop()
-    host = host_on(loop)
-    voting, others = [Group(loop, must_save=True) for _ in range(20)], [Group(loop, must_save=False) for _ in range(5)]
-    scheduled(host, [*voting, *others])
-    loop.turn()
-    assert loop.now <= VOTES_MS_MAX + SAVE_MS, "who is silent for longer than others wait is elected away"
-    assert all(group.performed == 1 for group in others)
-    turns = 1
-    while any(group.must_save for group in voting):
-        loop.turn()
-        turns += 1
-        assert turns < 20, "each of them has its turn"
-    assert {group.performed for group in voting} == {1}
-
-
-def test_votes_that_are_due_when_messages_have_settled_are_bounded_as_well() -> None:
-    loop = Loop()
-    host = host_on(loop)
-    voting = [Group(loop, must_save=True) for _ in range(20)]
-    scheduled(host, voting)
-    host.settle()
-    assert loop.now <= VOTES_MS_MAX + SAVE_MS
-    while any(group.must_save for group in voting):
-        assert loop.due, "what was put off is not forgotten"
-        loop.turn()
-
-
 def test_a_host_whose_groups_have_all_performed_is_not_woken_for_nothing() -> None:
     loop = Loop()
     host = host_on(loop)
-    at_rest, syncing = Group(loop, must_save=False), Group(loop, must_save=False, disk_is_idle=False)
+    at_rest, syncing = Group(loop), Group(loop, disk_is_idle=False)
     scheduled(host, [at_rest])
     host.settle()
     assert (at_rest.performed, loop.due) == (1, [])

@@ -233,6 +233,36 @@ def test_a_cancelled_task_cancels_its_call_and_frees_its_place() -> None:
     in_world(test)
 
 
+def test_an_answer_that_was_under_way_when_its_request_was_given_up_is_told_to_whoever_cares() -> None:
+    async def test(world: World) -> None:
+        await world.start()
+        late: list[object] = []
+        asking = asyncio.create_task(world.peer.ask(push(1), timeout_ms=10_000, late=late.append))
+        await world.until(lambda: world.calls)
+        world.calls[0].reply(Pushed(7))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await world.until(lambda: late)
+        (answer,) = late
+        assert answer.reply == Pushed(7)  # type: ignore[attr-defined]
+
+    in_world(test)
+
+
+def test_late_answers_that_never_come_are_not_looked_out_for_without_end() -> None:
+    async def test(world: World) -> None:
+        await world.start(window_requests=1000)
+        for number in range(1, 400):
+            asking = asyncio.create_task(world.peer.ask(push(number), timeout_ms=10_000, late=lambda _: None))
+            await world.until(lambda number=number: len(world.calls) == number)
+            asking.cancel()
+        assert world.peer._asks is not None
+        assert len(world.peer._asks._late) <= 256
+
+    in_world(test)
+
+
 def test_a_coroutine_handler_is_cancelled_with_its_call() -> None:
     async def test(world: World) -> None:
         ended: list[str] = []

@@ -6,9 +6,10 @@ import pytest
 
 from chaos_history import Story
 from clymq.simulation.chaos.anomalies import LINES_AROUND_MAX, SHOWN_PER_KIND_MAX, Anomaly, Kind
-from clymq.simulation.chaos.checker import Verdict
-from clymq.simulation.chaos.events import BadHistory, parse
+from clymq.simulation.chaos.checker import Verdict, check_events
+from clymq.simulation.chaos.events import BadHistory, Event, parse
 from clymq.simulation.chaos.figures import Fault
+from clymq.simulation.chaos.power import without_what_power_took
 
 
 def good() -> Story:
@@ -70,6 +71,16 @@ def test_a_lost_write_whose_offset_was_never_told_is_caught() -> None:
 def test_a_write_beyond_the_end_of_the_final_reads_is_unseen() -> None:
     found = only(Story().push("p", 0, "p1").push("p", 1, "p2").final("p1").verdict())
     assert (found.kind, found.values, found.offsets) == (Kind.UNSEEN, ("p2",), (1,))
+
+
+def test_a_write_that_was_read_and_is_gone_in_the_end_is_caught_in_every_mode() -> None:
+    story = Story().push("p", 0, "p1").push("p", 1, "p2").poll("r", 0, "p1", "p2").final("p1")
+    assert only(story.verdict()).kind == Kind.UNSEEN
+    for ack in (1, 0):
+        story = Story().tell("nemesis", "mode", ack=ack, stage="end")
+        story.push("p", 0, "p1").push("p", 1, "p2").poll("r", 0, "p1", "p2").final("p1")
+        found = only(story.verdict(Fault("kill leader", 0, 1_000_000)))
+        assert (found.kind, found.values) == (Kind.LOST, ("p2",))
 
 
 def test_a_write_that_no_reader_has_come_to_yet_is_no_anomaly() -> None:
@@ -252,6 +263,30 @@ def test_an_acknowledgement_without_an_answer_counts_for_neither_side() -> None:
     assert not finished(leased=3_900_000, unsure=True).verdict().anomalies
 
 
+def leased(by: str, number: int, count: int = 1) -> Story:
+    """One leader has given a message to w0, under the number 1,000; then w1, or w0 itself, is given it."""
+    story = Story().push("p", 0, "p1").final("p1")
+    for who, lease, delivery in (("w0", 1_000, 1), (by, number, count)):
+        leases = [[lease, 0, 1]]
+        story.tell(who, "deliver", group="w", offset=0, values=["p1"], count=delivery, leases=leases)
+    return story
+
+
+def test_a_message_that_one_leader_gives_to_two_is_caught() -> None:
+    found = only(leased("w1", 1_007).verdict())
+    assert (found.kind, found.offsets) == (Kind.LEASED_TWICE, (0,))
+    assert any("w1 deliver" in line for line in found.around)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [leased("w1", 1_007, count=2), leased("w1", 1_000 + 400_000), leased("w0", 1_007)],
+    ids=["it came back", "by another leader", "to the same"],
+)
+def test_a_message_may_be_given_again_when_it_came_back_or_its_leader_is_gone(story: Story) -> None:
+    assert not story.verdict().anomalies
+
+
 def test_a_message_that_is_a_dead_letter_twice_is_caught() -> None:
     story = Story().push("p", 0, "p1")
     for _ in range(2):
@@ -318,6 +353,39 @@ def test_a_value_that_a_reader_saw_in_fetch_mode_must_not_be_replaced() -> None:
     story = Story().tell("nemesis", "mode", ack=1, stage="end")
     story.push("p", 0, "p1").poll("r", 0, "p1").push("p", 0, "p2").final("p2")
     assert Kind.INCONSISTENT in story.verdict(Fault("kill leader", 0, 1_000_000)).counts
+
+
+def read_and_lost(ack: int) -> list[Event]:
+    """A reader and a group have had p1 and p2; p2 was on no disk when the power went, and q1 is in its place."""
+    story = Story().tell("nemesis", "mode", ack=ack, stage="end")
+    story.push("p", 0, "p1").push("p", 1, "p2").tell("r", "assign", offset=0).poll("r", 0, "p1", "p2")
+    story.tell("w0", "deliver", group="w", offset=0, values=["p1", "p2"], count=1)
+    story.tell("w0", "done", group="w", offset=0, messages=2, asked=1)
+    story.push("q", 1, "q1").push("q", 2, "q2")
+    story.tell("w1", "deliver", group="w", offset=1, values=["q1", "q2"], count=1, t=9_000_000)
+    story.tell("w1", "done", group="w", offset=1, messages=2, asked=9_000_000, t=9_100_000)
+    story.poll("r", 2, "q2").final("p1", "q1", "q2").tell("w1", "drained", group="w")
+    return story.events()
+
+
+def test_what_was_read_in_fetch_mode_and_was_on_no_disk_may_go_with_the_power() -> None:
+    events, taken = without_what_power_took(read_and_lost(ack=1), [9_000])
+    assert taken == 1
+    assert not check_events(events, [Fault("power cut all", 0, 9_000)]).anomalies
+
+
+def test_without_a_power_cut_near_what_was_read_in_fetch_mode_must_stay() -> None:
+    for cuts in ([], [60_000_000]):
+        events, taken = without_what_power_took(read_and_lost(ack=1), cuts)
+        counts = check_events(events, [Fault("kill all", 0, 9_000)]).counts
+        assert taken == 0
+        assert {Kind.INCONSISTENT, Kind.ACKED_TWICE} <= counts.keys()
+
+
+def test_a_power_cut_takes_nothing_that_was_read_in_raft_mode() -> None:
+    events, taken = without_what_power_took(read_and_lost(ack=-1), [9_000])
+    assert taken == 0
+    assert {Kind.LOST, Kind.INCONSISTENT, Kind.ACKED_TWICE} <= check_events(events).counts.keys()
 
 
 # --- What is shown ---

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from clymq.simulation.chaos.faults import Faults, damage_file, ring_cuts
+from clymq.simulation.chaos.disk_faults import damage_file, known_to_be_committed, sizes
+from clymq.simulation.chaos.faults import GROUPS
 from clymq.simulation.chaos.mutations import OF_BROKERS, applied
+from clymq.simulation.chaos.network_faults import ring_cuts
 from clymq.simulation.chaos.plan import KINDS, Fault
+from clymq.simulation.chaos.scene import some_of
+from clymq.storage.checkpoint import Checkpoint, write_checkpoint
+from clymq.storage.files import RealFiles
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])
@@ -41,8 +47,29 @@ def test_damage_stays_within_what_is_old(tmp_path: Path, seed: int) -> None:
         assert content.startswith(after)
 
 
-def test_there_is_a_context_for_every_kind_of_fault() -> None:
-    assert all(callable(getattr(Faults, kind.replace(" ", "_"), None)) for kind in KINDS)
+def test_only_what_a_checkpoint_speaks_of_is_cut_off(tmp_path: Path) -> None:
+    blocks = [tmp_path / "topic~1" / "0~2" / f"Block_{number}" for number in range(1, 4)]
+    for block in blocks:
+        block.mkdir(parents=True)
+        (block / "batches").write_bytes(bytes(100))
+    for block, position in zip(blocks[:2], (60, 400), strict=True):
+        write_checkpoint(RealFiles(), str(block / "checkpoint"), replace(Checkpoint.empty(0), position=position))
+    old = sizes(tmp_path)
+    assert list(old.values()) == [100, 100, 100]
+    assert known_to_be_committed(old) == {blocks[0] / "batches": 60, blocks[1] / "batches": 100}
+
+
+@pytest.mark.parametrize(("who", "count"), [("one", 1), ("minority", 2), ("majority", 3), ("all", 5)])
+def test_as_many_are_chosen_as_are_meant(who: str, count: int) -> None:
+    names = [f"Broker{number}" for number in range(5)]
+    chosen = some_of(names, Fault("kill", who, 0.3, 0.5))
+    assert len(set(chosen)) == count
+    assert set(chosen) <= set(names)
+
+
+def test_there_is_one_context_for_every_kind_of_fault() -> None:
+    for kind in KINDS:
+        assert sum(callable(getattr(group, kind.replace(" ", "_"), None)) for group in GROUPS) == 1
 
 
 @pytest.mark.parametrize("name", OF_BROKERS)

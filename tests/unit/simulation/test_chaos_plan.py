@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from clymq.simulation.chaos.plan import KINDS, Options, draw, shown
+from clymq.simulation.chaos.plan import KINDS, WHO, Options, draw, names, shown
 from clymq.simulation.chaos.tolerance import Tolerance
 
 
@@ -31,14 +31,29 @@ def test_a_quarter_of_the_turns_draw_nothing_and_every_kind_is_drawn_sooner_or_l
 
 
 def test_what_is_not_possible_is_not_drawn() -> None:
-    drawn = {fault.kind for turn in draw(Options(seed=3, minutes=200, network=False)) for fault in turn.faults}
-    assert not drawn & {"isolate", "one way", "ring", "flaky", "expire session", "kill zookeeper", "switch mode"}
+    drawn = {fault.kind for turn in draw(Options(seed=3, minutes=200)) for fault in turn.faults}
+    assert not drawn & {"kill zookeeper", "freeze zookeeper", "switch mode"}
     only = {fault.kind for turn in draw(Options(seed=3, minutes=50, faults=("kill",))) for fault in turn.faults}
     assert only == {"kill"}
 
 
+def test_a_fault_can_be_asked_for_with_whom_it_strikes_and_a_run_can_be_in_peace() -> None:
+    options = Options(seed=3, minutes=50, faults=("kill leader", "power cut all", "ring"))
+    assert {fault.name for turn in draw(options) for fault in turn.faults} == {"kill leader", "power cut all", "ring"}
+    assert set(options.faults) <= set(names())
+    assert not any(turn.faults for turn in draw(Options(seed=3, minutes=50, faults=())))
+
+
+def test_every_process_fault_strikes_one_a_minority_a_majority_all_and_leaders() -> None:
+    faults = [fault for turn in draw(Options(seed=3, minutes=600, store="zookeeper")) for fault in turn.faults]
+    for kind in ("kill", "power cut", "freeze", "stop"):
+        assert {fault.who for fault in faults if fault.kind == kind} >= set(WHO)
+    assert {fault.who for fault in faults if fault.kind == "expire session"} == {"one", "leader", "zkserver"}
+    assert {fault.who for fault in faults if fault.kind == "kill zookeeper"} == {"one", "majority", "all"}
+
+
 def test_two_cuts_of_the_network_are_never_drawn_together() -> None:
-    network = {"isolate", "one way", "ring", "flaky", "expire session"}
+    network = {"isolate", "one way", "ring", "loss", "expire session"}
     for turn in draw(Options(seed=5, minutes=600)):
         assert len(network & {fault.kind for fault in turn.faults}) <= 1
 

@@ -12,8 +12,18 @@ from clymq.spark.targets import Targets, batches, check_columns
 NAMES = ["a", "b", "c"]
 
 
+class Known:
+    """Three partitions, and a younger one that keys do not go to yet."""
+
+    def __call__(self, topic: str) -> list[str]:
+        return NAMES
+
+    def has(self, topic: str, partition: str) -> bool:
+        return partition in {*NAMES, "younger"}
+
+
 def targets(topic: str | None = "t", *, turn: int = 0, bytes_max: int = 1 << 30) -> Targets:
-    return Targets(topic, lambda _topic: NAMES, turn=turn, bytes_max=bytes_max)
+    return Targets(topic, Known(), turn=turn, bytes_max=bytes_max)
 
 
 def rows(**columns: list) -> pa.RecordBatch:
@@ -108,7 +118,10 @@ def test_more_rows_make_the_same_batches_in_whatever_order_they_come() -> None:
         chance.shuffle(messages)
         half = len(messages) // 2
         parts = [pa.Table.from_pylist(part, schema) for part in (messages[:half], messages[half:])]
-        return [each.to_pylist() for each in batches(pa.concat_tables(parts), stable_order=False, batch_bytes=2000)]
+        return [
+            each.to_pylist()
+            for each in batches(pa.concat_tables(parts), stable_order=False, batch_bytes=2000, cut_bytes=2000)
+        ]
 
     first = cut()
     assert len(first) > 5
@@ -119,6 +132,12 @@ def test_more_rows_make_the_same_batches_in_whatever_order_they_come() -> None:
 
 def test_a_stable_order_is_kept() -> None:
     values = [b"%05d" % (7919 * number % 1000) for number in range(1000)]
-    cut = batches(pa.table({"value": values}), stable_order=True, batch_bytes=4000)
+    cut = batches(pa.table({"value": values}), stable_order=True, batch_bytes=4000, cut_bytes=4000)
     assert len(cut) > 3
     assert [value for each in cut for value in each.column("value").to_pylist()] == values
+
+
+def test_rows_may_name_a_partition_that_is_younger_than_what_keys_are_divided_among() -> None:
+    made = targets()
+    made.add(rows(partition=["younger", "a"], value=[b"1", b"2"]))
+    assert placed(made) == {("t", "younger"): [b"1"], ("t", "a"): [b"2"]}

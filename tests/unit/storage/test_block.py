@@ -48,6 +48,22 @@ def test_a_new_block_is_empty_and_starts_where_it_was_told(files: MemoryFiles) -
     assert reopened(files).start_offset == 700
 
 
+def test_a_block_at_rest_is_opened_without_a_sync_and_one_that_is_not_with_one(files: MemoryFiles) -> None:
+    block = new_block(files)
+    fill(block, 4)
+    block.write_checkpoint(block.last_index, b"")
+    block.close()
+    operations: list[str] = []
+    files.on_operation = lambda operation, path: operations.append(operation)
+    block = reopened(files)
+    assert "sync" not in operations
+    assert (block.synced_index, block.synced_position) == (block.last_index, block.end_position)
+    block.append([following(block, [b"more"])])
+    block.close()
+    reopened(files).close()
+    assert operations.count("sync") == 1
+
+
 def test_many_batches_go_out_in_one_write(files: MemoryFiles, block: Block) -> None:
     batches = [
         stamped(built([b"a", b"b"]), index=1, offset=0),

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, Final
 
 from clymq.client.accumulator import MESSAGE_BYTES, message_bytes
-from clymq.record.builder import Headers
+from clymq.record.elements import Headers
 
 Sent = tuple[str, bytes, bytes | None, Headers | None, str | None, int | None]
 

@@ -21,7 +21,7 @@ from clymq.client.sync.calls import Blocking, blocking, described_by
 from clymq.client.sync.chunks import Chunk, Chunks, Values
 from clymq.config import KiB, MiB
 from clymq.errors import BufferFull, ClosedError, ClymqError
-from clymq.record.builder import Headers
+from clymq.record.elements import Headers
 from clymq.types import Ack
 
 log = logging.getLogger("clymq.client")

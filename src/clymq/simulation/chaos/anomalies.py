@@ -31,6 +31,7 @@ class Kind(StrEnum):
     DIVERGENCE = "divergence"
     REAL_TIME = "real-time order"
     COMMIT_LOST = "lost commit"
+    LEASED_TWICE = "PTP leased twice"
     ACKED_TWICE = "PTP acked twice"
     NEVER_ACKED = "PTP never acked"
     NO_REASON = "dead letter without reason"

@@ -18,6 +18,7 @@ from clymq.simulation.chaos.events import Event
 from clymq.simulation.chaos.facts import Facts, Send
 from clymq.simulation.chaos.figures import Availability, Fault, availability, faults_of, visible_lags, write_times
 from clymq.simulation.chaos.history import History
+from clymq.simulation.chaos.power import without_what_power_took
 
 # A fetch leader's promise may fail with the leader: only then, and only for what its followers had no time to pull.
 WEAK_LOSS_SECONDS_MAX: Final = 10.0
@@ -31,6 +32,8 @@ class Verdict:
     acknowledged: int = 0
     read: int = 0
     documented_losses: int = 0
+    read_and_lost: int = 0
+    """In fetch mode, when the power went: what readers had been given and no disk had."""
     seconds: float = 0.0
     lags_us: list[int] = field(default_factory=list)
     availability: list[Availability] = field(default_factory=list)
@@ -56,6 +59,8 @@ class Verdict:
             yield f"{kind}: {count}"
         if self.documented_losses:
             yield f"{self.documented_losses} messages that a fetch leader alone had acknowledged went with it"
+        if self.read_and_lost:
+            yield f"{self.read_and_lost} messages of fetch mode were read and were on no disk when the power went"
         if self.lags_us:
             lags = sorted(self.lags_us)
             middle, late = lags[len(lags) // 2] / 1000, lags[len(lags) * 99 // 100] / 1000
@@ -72,6 +77,7 @@ def check_files(paths: Iterable[Path]) -> Verdict:
     with History(paths) as history:
         faults = faults_of(history.general)
         ended = {(event.by, event.rest["life"]): event.t for event in history.general if event.do == "ended"}
+        cuts = [event.t for event in history.general if event.do == "unsynced"]
         stuck = [Anomaly(Kind.STUCK, event.rest["text"]) for event in history.general if event.do == "stuck"]
         verdict = Verdict(stuck)
         times: list[list[int]] = []
@@ -80,6 +86,8 @@ def check_files(paths: Iterable[Path]) -> Verdict:
             events = history.partition(place)
             first, last = _span(events)
             begin, end = min(begin, first), max(end, last)
+            events, taken = without_what_power_took(events, cuts)
+            verdict.read_and_lost += taken
             facts = Facts(events, ended)
             times.append(write_times(facts))
             _judge(facts, faults, verdict)

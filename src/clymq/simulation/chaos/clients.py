@@ -106,20 +106,21 @@ class ChaosProducer:
 
 
 class ChaosReader:
-    """Reads each partition from where its group was, and commits now and then."""
+    """Reads each partition from where its group was, pulled or pushed, and commits now and then."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Journal, places: Sequence[Place], group: str) -> None:
+    def __init__(self, name: str, bootstrap: str, journal: Journal, places: Sequence[Place], *, pushed: bool) -> None:
         self._journal = journal
         self._places = places
-        self._group = group
+        self._group = f"readers.{name}"
+        self._pushed = pushed
         self._client = AsyncConsumer(bootstrap, name=name, timeout=PUSH_SECONDS_MAX)
         self._positions: dict[Place, int] = {}
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Read until told to stop."""
         async with self._client:
-            for place in self._places:
-                await self._begin(place, stopping)
+            while not stopping.is_set() and not await self._begin():
+                await asyncio.sleep(RETRY_SECONDS)
             polls = 0
             while not stopping.is_set():
                 polls += await self._poll()
@@ -127,23 +128,36 @@ class ChaosReader:
                     polls = 0
                     await self._commit()
 
-    async def _begin(self, place: Place, stopping: asyncio.Event) -> None:
-        """Go on where the group was."""
-        topic, partition = place
-        while not stopping.is_set():
-            asked = now_us()
-            try:
-                await self._client.assign(topic, partition, "committed", group=self._group)
-                offset = await self._client.position(topic, partition)
-            except ClymqError as error:
-                self._journal.write("note", text=f"assign {topic}/{partition}: {error.code}: {error}")
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            fields = {"topic": topic, "partition": partition, "offset": offset}
-            self._journal.write("committed", **fields, group=self._group, asked=asked)
-            self._journal.write("assign", **fields)
-            self._positions[place] = offset
-            return
+    async def _begin(self) -> bool:
+        """Go on where the group was, in those partitions where it has not begun; return whether it has in all."""
+        try:
+            if self._pushed:
+                await self._begin_pushed()
+            else:
+                for place in self._places:
+                    if place not in self._positions:
+                        asked = now_us()
+                        await self._client.assign(*place, "committed", group=self._group)
+                        await self._begun(place, asked)
+        except ClymqError as error:
+            self._journal.write("note", text=f"begin: {error.code}: {error}")
+            return False
+        return True
+
+    async def _begin_pushed(self) -> None:
+        """Subscribe to the topics as a whole, which begins everywhere at once."""
+        asked = now_us()
+        topics = sorted({topic for topic, _ in self._places})
+        await self._client.subscribe(topics, mode=Mode.PSB_PUSH, group=self._group)
+        for place in self._places:
+            await self._begun(place, asked)
+
+    async def _begun(self, place: Place, asked: int) -> None:
+        offset = await self._client.position(*place)
+        fields = {"topic": place[0], "partition": place[1], "offset": offset}
+        self._journal.write("committed", **fields, group=self._group, asked=asked)
+        self._journal.write("assign", **fields)
+        self._positions[place] = offset
 
     async def _poll(self) -> int:
         """Take what is there; return whether there was anything."""
@@ -162,6 +176,9 @@ class ChaosReader:
         """Ask again from the same positions; where the first of them is gone, from the first that there is."""
         await asyncio.sleep(RETRY_SECONDS)
         if error.retriable:
+            return
+        if self._pushed:
+            await self._begin()
             return
         for (topic, partition), position in self._positions.items():
             offset = position
@@ -225,8 +242,9 @@ class ChaosWorker:
         """End the lease of a run: by ack, or now and then otherwise."""
         values = [message.value.decode(errors="replace") for message in Messages([run])]
         fields = {"topic": run.topic, "partition": run.partition, "group": WORKERS}
-        count, leased = run.delivery_count, self._leased(run)
-        self._journal.write("deliver", **fields, offset=run.start, values=values, count=count, leased=leased)
+        leases, leased = self._leases(run)
+        lease = {"count": run.delivery_count, "leased": leased, "leases": leases}
+        self._journal.write("deliver", **fields, offset=run.start, values=values, **lease)
         draw = self._random.random()
         try:
             if draw < NACKED:
@@ -242,8 +260,8 @@ class ChaosWorker:
         if run.start < run.end:
             await self._ack(run, fields)
 
-    def _leased(self, run: Run) -> int | None:
-        """Return when the lease of a run has come; None if it is gone already.
+    def _leases(self, run: Run) -> tuple[list[tuple[int, int, int]], int | None]:
+        """Return the leases of a run, as number, start and end, and when they have come; None if they are gone already.
 
         The client does not tell its users, so we look inside. What has come while this process stood still may have
         been on its way since then.
@@ -251,11 +269,13 @@ class ChaosWorker:
         try:
             held = self._client._lessee((run.topic, run.partition)).settler.held
         except ClymqError:
-            return None
-        terms = [held._terms[piece.lease] for piece in held.pieces(run.start, run.end)]
-        if not terms:
-            return None
-        return self._stalls.before(round(1000 * min(term.expires_ms - term.lease_ms for term in terms)))
+            return [], None
+        pieces = held.pieces(run.start, run.end)
+        if not pieces:
+            return [], None
+        terms = [held._terms[piece.lease] for piece in pieces]
+        began_ms = min(term.expires_ms - term.lease_ms for term in terms)
+        return [(*piece,) for piece in pieces], self._stalls.before(round(1000 * began_ms))
 
     async def _ack(self, run: Run, fields: dict[str, str]) -> None:
         """Ack a run. It is noted BEFORE it is asked for: if no good answer comes it may have happened all the same."""
@@ -325,7 +345,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--life", type=int, default=1)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--journal", type=Path, required=True)
-    parser.add_argument("--group", default="readers")
     parser.add_argument("--pushed", action="store_true")
     parser.add_argument("--pause-ms", type=float, default=20.0)
     parser.add_argument("--place", action="append", required=True)
@@ -346,7 +365,7 @@ async def _run(arguments: argparse.Namespace) -> None:
                 arguments.name, arguments.life, arguments.bootstrap, journal, places, arguments.pause_ms
             )
         elif arguments.role == "reader":
-            client = ChaosReader(arguments.name, arguments.bootstrap, journal, places, arguments.group)
+            client = ChaosReader(arguments.name, arguments.bootstrap, journal, places, pushed=arguments.pushed)
         else:
             mode = Mode.PTP_PUSH if arguments.pushed else Mode.PTP_PULL
             topics = sorted({topic for topic, _ in places})

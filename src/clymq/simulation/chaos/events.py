@@ -37,6 +37,7 @@ KINDS: Final[dict[str, tuple[bool, tuple[str, ...]]]] = {
     "mode": (True, ("ack", "stage")),
     "ended": (False, ("life",)),
     "fault": (False, ("id", "kind", "stage")),
+    "unsynced": (False, ("brokers",)),
     "stuck": (False, ("text",)),
     "note": (False, ("text",)),
 }

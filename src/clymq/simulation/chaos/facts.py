@@ -103,6 +103,8 @@ class Facts:
         self.sent: dict[str, tuple[Send, int]] = {}
         """Each value's push, and its place within it."""
         self.read, self.stored = Seen(), Seen()
+        self.left = Seen()
+        """What was there in the end: by the final reads, or on a disk."""
         self.is_complete = False
         """Whether the run came to its final reads: what was not seen by then will not be."""
         self.strays: list[Event] = []
@@ -124,13 +126,20 @@ class Facts:
             elif event.do == "replica":
                 assert event.offset is not None
                 self.stored.add(event.offset, event.values)
-            self.is_complete = self.is_complete or event.do in {"final", "replica"}
+            if event.do in {"final", "replica"}:
+                assert event.offset is not None
+                self.left.add(event.offset, event.values)
+                self.is_complete = True
         self.modes = Modes(events, ack)
 
     def place(self, value: str) -> int | None:
         """Return where a value is, by whoever has seen it."""
         found = self.stored.places.get(value)
         return self.read.places.get(value) if found is None else found
+
+    def is_gone(self, value: str) -> bool:
+        """Whether a value is nowhere in the end; before the end, whether nobody has seen it."""
+        return value not in self.left.places if self.is_complete else self.place(value) is None
 
     @property
     def places(self) -> Iterator[tuple[int, str]]:
@@ -139,8 +148,8 @@ class Facts:
 
     @property
     def end(self) -> int:
-        """One past the highest offset that anybody has seen."""
-        return max(self.read.end, self.stored.end)
+        """One past the highest offset that was there in the end; before the end, that anybody has seen."""
+        return self.left.end if self.is_complete else max(self.read.end, self.stored.end)
 
     def acknowledged(self) -> Iterator[tuple[Send, str, int | None]]:
         """Yield each acknowledged message with the offset that its producer was told."""

@@ -1,4 +1,4 @@
-"""What the nemesis can do inside a server: fill its disk, move its clock, break its connections, cut its power.
+"""What the nemesis can do inside a server: fill its disk, move its clock, slow or break its connections, cut its power.
 
 The nemesis writes `control` in the server's folder of hooks and sends SIGUSR1; the server reads it. What the server
 writes to its files is noted in `writes` until it is synced, with what was there before, so that after a kill the
@@ -14,16 +14,14 @@ import signal
 import struct
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
-from unittest import mock
+from typing import Final
 
 from clymq.clock import SystemClock
 from clymq.errors import DiskFull
-from clymq.rpc import transport
+from clymq.simulation.chaos.wires import Wires, replace
 from clymq.storage.files import Buffer, RealFile, RealFiles
 
 _CONTROL: Final = "control"
@@ -42,6 +40,12 @@ class Control:
     clock_offset_seconds: float = 0.0
     resets: int = 0
     """Connections break when this grows."""
+    delay_seconds: float = 0.0
+    """What it is sent arrives so late."""
+    mute: tuple[str, ...] = ()
+    """Addresses that it says nothing to, where it is who has connected."""
+    deaf: tuple[str, ...] = ()
+    """Addresses that it hears nothing from, where it is who has connected."""
 
 
 def control(folder: Path, wanted: Control, pid: int) -> None:
@@ -65,7 +69,7 @@ class Hooks:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / _CONTROL
         self._now = Control()
-        self._wires: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._wires = Wires()
         self._writes = _Writes(folder / _WRITES)
 
     def install(self) -> None:
@@ -73,7 +77,7 @@ class Hooks:
         self._read()
         signal.signal(signal.SIGUSR1, lambda *_: self._told())
         self._hook_clock()
-        self._hook_wires()
+        self._wires.install()
         self._hook_disk()
 
     def _told(self) -> None:
@@ -87,25 +91,18 @@ class Hooks:
         if not self._path.exists():
             return
         before, self._now = self._now, Control(**json.loads(self._path.read_text(encoding="ascii")))
-        if self._now.resets != before.resets:
-            for wire in list(self._wires):
-                wire.abort()
+        now, wires = self._now, self._wires
+        wires.delay_seconds = now.delay_seconds
+        if (now.mute, now.deaf) != (before.mute, before.deaf):
+            wires.cut(mute=frozenset(now.mute), deaf=frozenset(now.deaf))
+        if now.resets != before.resets:
+            wires.reset()
 
     def _hook_clock(self) -> None:
         def wall_us(_: SystemClock) -> int:
             return time.time_ns() // 1000 + round(self._now.clock_offset_seconds * 1e6)
 
-        _replace(SystemClock, "wall_us", wall_us)
-
-    def _hook_wires(self) -> None:
-        wire = transport._TcpWire
-        start = wire.start
-
-        def note_and_start(this: Any, receiver: Any) -> None:
-            self._wires.add(this)
-            start(this, receiver)
-
-        _replace(wire, "start", note_and_start)
+        replace(SystemClock, "wall_us", wall_us)
 
     def _hook_disk(self) -> None:
         write, truncate, sync, free = RealFile.write, RealFile.truncate, RealFile.sync, RealFiles.free_bytes
@@ -129,15 +126,10 @@ class Hooks:
         def free_bytes(this: RealFiles, path: str) -> int:
             return 0 if self._now.disk_full else free(this, path)
 
-        _replace(RealFile, "write", noted_write)
-        _replace(RealFile, "truncate", noted_truncate)
-        _replace(RealFile, "sync", noted_sync)
-        _replace(RealFiles, "free_bytes", free_bytes)
-
-
-def _replace(owner: type, method: str, replacement: Callable[..., object]) -> None:
-    """Replace a method for the rest of this process's life."""
-    mock.patch.object(owner, method, replacement).start()
+        replace(RealFile, "write", noted_write)
+        replace(RealFile, "truncate", noted_truncate)
+        replace(RealFile, "sync", noted_sync)
+        replace(RealFiles, "free_bytes", free_bytes)
 
 
 class _Writes:

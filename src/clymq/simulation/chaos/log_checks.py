@@ -17,7 +17,7 @@ from clymq.simulation.chaos.facts import Facts, Send
 def lost_writes(facts: Facts) -> Iterator[Anomaly]:
     """A write that a majority has acknowledged is nowhere, though the log was read beyond it."""
     for send, value, offset in facts.acknowledged():
-        if facts.place(value) is None and facts.promised_by_majority(send):
+        if facts.is_gone(value) and facts.promised_by_majority(send):
             if offset is not None and offset >= facts.end:
                 if facts.is_complete:
                     text = f"{value} was acknowledged at {offset}, and the final reads end at {facts.end}"
@@ -27,14 +27,23 @@ def lost_writes(facts: Facts) -> Iterator[Anomaly]:
                 yield Anomaly(Kind.LOST, text, (value,), () if offset is None else (offset,))
 
 
+def vanished(facts: Facts) -> Iterator[Anomaly]:
+    """A value was read, whatever its producer was told, and is not there in the end."""
+    for offset, value in sorted(facts.read.values.items()):
+        if facts.is_gone(value) and value in facts.sent:
+            send, _ = facts.sent[value]
+            if not (send.is_acknowledged and facts.promised_by_majority(send)):  # those are named above
+                yield Anomaly(Kind.LOST, f"{value} was read at {offset} and is nowhere in the end", (value,), (offset,))
+
+
 def documented_losses(facts: Facts) -> list[tuple[Send, str]]:
-    """Return what a fetch leader alone had acknowledged and what is nowhere."""
+    """Return what a fetch leader alone had acknowledged, what nobody has read, and what is nowhere."""
     if not facts.is_complete:
         return []
     return [
         (send, value)
         for send, value, _ in facts.acknowledged()
-        if facts.place(value) is None and not facts.promised_by_majority(send)
+        if facts.is_gone(value) and value not in facts.read.places and not facts.promised_by_majority(send)
     ]
 
 
@@ -199,6 +208,7 @@ def _at(offset: int | None) -> str:
 
 CHECKS: Final[tuple[Callable[[Facts], Iterator[Anomaly]], ...]] = (
     lost_writes,
+    vanished,
     duplicates,
     inconsistent_offsets,
     reorders,

@@ -32,6 +32,7 @@ from clymq.replication.replica import Replica
 from clymq.rpc.peer import Call
 from clymq.simulation.mutations import MUTATIONS as OF_REPLICAS
 from clymq.simulation.mutations import Patches
+from clymq.storage.block import Block
 from clymq.storage.files import RealFile
 
 
@@ -147,16 +148,21 @@ def trust_an_empty_disk() -> Patches:
     """A broker whose files were wiped begins anew in the name of the old one."""
     original = Replica.begin
 
-    def begin(self: Replica, hosted: Any, name: str, *, named_here: bool, start_offset: int, verify: bool) -> None:
-        del named_here
-        original(self, hosted, name, named_here=True, start_offset=start_offset, verify=verify)
+    def begin(self: Replica, hosted: Any, name: str, **fields: Any) -> None:
+        original(self, hosted, name, **{**fields, "named_here": True})
 
     return [(Replica, "begin", begin)]
 
 
 def serve_a_block_that_is_not_whole() -> Patches:
-    """A replica that has not mended yet answers readers with what it has."""
-    return [(SealedBlock, "_served", lambda self: self._block)]
+    """A replica of a sealed block takes itself for whole, whatever it lacks, and answers readers with what it has."""
+
+    def settle(self: SealedBlock, block: Block) -> None:
+        self.whole = True
+        block.commit_all()
+        block.rest()
+
+    return [(SealedBlock, "_settle", settle)]
 
 
 def forget_leases() -> Patches:
@@ -189,7 +195,12 @@ OF_BROKERS: Final[dict[str, Callable[[], Patches]]] = {
         forget_leases,
     )
 }
-MUTATIONS: Final = {**OF_REPLICAS, **OF_BROKERS}
+# Those of replicas that only the simulator can have: `trust_an_empty_disk` is what this one is on real disks.
+_OF_THE_SIMULATOR: Final = frozenset({"trust_a_wiped_disk"})
+MUTATIONS: Final = {
+    **{name: mutation for name, mutation in OF_REPLICAS.items() if name not in _OF_THE_SIMULATOR},
+    **OF_BROKERS,
+}
 
 
 @contextmanager

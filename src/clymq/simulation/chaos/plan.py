@@ -8,7 +8,7 @@ who leads is known only when it happens.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Literal
@@ -26,33 +26,54 @@ _WEIGHTS: Final[dict[str, int]] = {
     "kill": 14,
     "power cut": 10,
     "freeze": 10,
-    "stop": 6,
+    "stop": 8,
     "damage": 8,
     "disk full": 4,
     "clock jump": 4,
     "kill producer": 6,
     "zombie producer": 4,
     "kill reader": 3,
+    "freeze reader": 3,
     "kill worker": 4,
     "freeze worker": 4,
-    "add broker": 3,
-    "drain broker": 3,
+    "add broker": 4,
+    "remove broker": 4,
     "move": 4,
     "create topic": 3,
     "switch mode": 8,
     "isolate": 8,
     "one way": 6,
     "ring": 4,
-    "flaky": 5,
+    "loss": 5,
+    "delay": 5,
     "reset": 5,
-    "expire session": 5,
+    "expire session": 6,
     "kill zkserver": 5,
     "freeze zkserver": 3,
     "stop zkserver": 2,
-    "kill zookeeper": 4,
+    "kill zookeeper": 6,
+    "freeze zookeeper": 3,
 }
 KINDS: Final = tuple(_WEIGHTS)
-_NETWORK: Final = frozenset({"isolate", "one way", "ring", "flaky", "expire session"})
+# Cuts; where there are two, the end of one would be the end of the other.
+_NETWORK: Final = frozenset({"isolate", "one way", "ring", "loss", "expire session"})
+_WHO: Final[dict[str, tuple[str, ...]]] = {
+    "kill": WHO,
+    "power cut": WHO,
+    "freeze": WHO,
+    "stop": (*WHO, "rolling"),
+    "isolate": ("one", "minority", "leader"),
+    "one way": ("one", "leader"),
+    "loss": ("one", "leader"),
+    "delay": WHO,
+    "reset": ("one", "leader"),
+    "expire session": ("one", "leader", "zkserver"),
+    "disk full": ("one", "minority", "leader"),
+    "clock jump": WHO,
+    "damage": ("truncate", "flip", "wipe"),
+    "kill zookeeper": ("one", "one", "majority", "all"),
+    "freeze zookeeper": ("one", "all"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +110,43 @@ class Options:
     minutes: float
     store: StoreKind = "embedded"
     mode: ModeKind = "raft"
-    network: bool = True
-    """Whether servers can be cut off from each other here."""
     faults: tuple[str, ...] = KINDS
-    """Which kinds there may be."""
+    """What there may be: kinds, or names such as `kill leader`; none: a run in peace."""
+    kills_cut_power: bool = False
+    """Whether every kill takes what was not synced."""
 
 
 def draw(options: Options) -> list[Turn]:
     """Return the turns of a run."""
     chance = random.Random(f"{options.seed} {options.store} {options.mode}")
-    kinds = [kind for kind in KINDS if kind in options.faults and _is_possible(kind, options)]
+    wanted = _wanted(options)
     turns: list[Turn] = []
     seconds = 0.0
     while seconds < options.minutes * 60:
-        faults = tuple(_draw_faults(chance, kinds)) if kinds and chance.random() >= NO_FAULT else ()
+        faults = tuple(_draw_faults(chance, wanted)) if wanted and chance.random() >= NO_FAULT else ()
         turn = Turn(faults, round(chance.uniform(1.0, 5.0), 2), round(chance.uniform(1.0, 3.0), 2))
         turns.append(turn)
         seconds += turn.seconds + turn.calm_seconds
     return turns
+
+
+def names() -> Iterator[str]:
+    """Yield everything that can be asked for: kinds, and kinds with whom they strike."""
+    for kind in KINDS:
+        yield kind
+        yield from (f"{kind} {who}" for who in dict.fromkeys(_WHO.get(kind, ())))
+
+
+def _wanted(options: Options) -> dict[str, tuple[str, ...]]:
+    """Return the kinds that there may be, and whom each may strike."""
+    wanted: dict[str, tuple[str, ...]] = {}
+    for kind in KINDS:
+        if _is_possible(kind, options):
+            whole = _WHO.get(kind, ("",))
+            some = tuple(who for who in whole if f"{kind} {who}" in options.faults)
+            if kind in options.faults or some:
+                wanted[kind] = whole if kind in options.faults else some
+    return wanted
 
 
 def shown(turns: Sequence[Turn]) -> Iterator[str]:
@@ -116,32 +156,19 @@ def shown(turns: Sequence[Turn]) -> Iterator[str]:
         yield names if count == 1 else f"{names}, {count} times"
 
 
-def _draw_faults(chance: random.Random, kinds: Sequence[str]) -> Iterator[Fault]:
+def _draw_faults(chance: random.Random, wanted: Mapping[str, tuple[str, ...]]) -> Iterator[Fault]:
+    kinds = list(wanted)
     weights = [_WEIGHTS[kind] for kind in kinds]
     count = 2 if chance.random() < TWO_FAULTS else 1
     chosen = {chance.choices(kinds, weights)[0] for _ in range(count)}
     if len(chosen & _NETWORK) > 1:
-        chosen = {min(chosen)}  # the end of one would be the end of the other
+        chosen = {min(chosen)}
     for kind in sorted(chosen, key=KINDS.index):
-        yield Fault(kind, _draw_who(chance, kind), round(chance.random(), 4), round(chance.random(), 4))
-
-
-def _draw_who(chance: random.Random, kind: str) -> str:
-    if kind in {"kill", "power cut", "freeze"}:
-        return chance.choice(WHO)
-    if kind == "stop":
-        return chance.choice(("one", "leader", "rolling"))
-    if kind in {"isolate", "reset", "flaky", "one way", "expire session", "disk full", "clock jump"}:
-        return chance.choice(("one", "minority", "leader") if kind == "isolate" else ("one", "leader"))
-    if kind == "damage":
-        return chance.choice(("truncate", "flip", "wipe"))
-    return ""
+        yield Fault(kind, chance.choice(wanted[kind]), round(chance.random(), 4), round(chance.random(), 4))
 
 
 def _is_possible(kind: str, options: Options) -> bool:
-    if kind in _NETWORK and not options.network:
-        return False
-    if kind == "kill zookeeper":
+    if kind in {"kill zookeeper", "freeze zookeeper"}:
         return options.store == "zookeeper"
     if kind == "switch mode":
         return options.mode == "mixed"

@@ -15,6 +15,8 @@ from clymq.simulation.chaos.facts import Facts
 
 # A lease that was given before an answer may arrive behind it, if its receiver is slow.
 LATE_US_MAX: Final = 2_000_000
+# A leader numbers its leases one by one, from the time of day at which it began, in microseconds.
+ONE_LEADER: Final = 100_000
 
 
 def polls_out_of_step(facts: Facts) -> Iterator[Anomaly]:
@@ -51,6 +53,28 @@ def lost_commits(facts: Facts) -> Iterator[Anomaly]:
             if highest is not None and (event.offset is None or event.offset < highest):
                 text = f"group {event.rest['group']} had committed {highest} and is told {event.offset}"
                 yield Anomaly(Kind.COMMIT_LOST, text, (), (highest,))
+
+
+def messages_leased_twice(facts: Facts) -> Iterator[Anomaly]:
+    """One leader gave a message to two consumers, and both were told that they are the first, or both the second.
+
+    When a lease ends in vain the next one counts one more. Only what a crash takes with it is given out again as if it
+    had not been, and that is another leader's doing: the numbers of its leases begin elsewhere.
+    """
+    given: dict[tuple[str, int, int], tuple[str, int]] = {}
+    for event in facts.events:
+        for number, start, end in event.rest.get("leases", ()) if event.do == "deliver" else ():
+            twice = None
+            for offset in range(start, end):
+                key = event.rest["group"], offset, event.rest["count"]
+                before, other = given.get(key, (event.by, number))
+                given[key] = event.by, number
+                if before != event.by and abs(number - other) < ONE_LEADER:
+                    twice = twice or (offset, before, other)
+            if twice:
+                offset, before, other = twice
+                text = f"group {key[0]}: {offset} was leased to {before} ({other}) and to {event.by} ({number})"
+                yield Anomaly(Kind.LEASED_TWICE, text, (), (offset,))
 
 
 def messages_finished_twice(facts: Facts) -> Iterator[Anomaly]:
@@ -109,6 +133,7 @@ def _how(event: Event) -> str:
 CHECKS: Final[tuple[Callable[[Facts], Iterator[Anomaly]], ...]] = (
     polls_out_of_step,
     lost_commits,
+    messages_leased_twice,
     messages_finished_twice,
     messages_never_finished,
     dead_without_reason,

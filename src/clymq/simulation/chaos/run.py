@@ -18,13 +18,15 @@ from clymq.simulation.chaos.checker import Verdict, check_files
 from clymq.simulation.chaos.clients import WORKERS, runs_of
 from clymq.simulation.chaos.cluster import ChaosCluster
 from clymq.simulation.chaos.dead_letters import read_dead_letters
+from clymq.simulation.chaos.directed import DIRECTED
 from clymq.simulation.chaos.events import Journal
 from clymq.simulation.chaos.faults import Faults
 from clymq.simulation.chaos.plan import ModeKind, Options, Turn, draw
 from clymq.simulation.chaos.replicas import Replicas
+from clymq.simulation.chaos.scene import Scene
 from clymq.simulation.chaos.tolerance import Tolerance
 from clymq.simulation.chaos.workload import Place, Workload
-from clymq.testing.process_cluster import ZOOKEEPER
+from clymq.testing.network import Kind
 from clymq.testing.processes import ProcessFailed
 from clymq.testing.waiting import WaitedTooLong, until_asked
 
@@ -35,6 +37,8 @@ LEASE_MS: Final = 5000
 SETTINGS: Final = {"block_bytes_max": 256 * 1024, "lease_ms": LEASE_MS}
 QUIET_SECONDS: Final = 2.5 * LEASE_MS / 1000
 FINAL_SECONDS_MAX: Final = 120.0
+# Before and after a directed run.
+CALM_SECONDS: Final = 3.0
 
 # The partitions of each mode, and how each begins.
 PARTITIONS: Final[dict[ModeKind, dict[str, int]]] = {
@@ -51,7 +55,7 @@ class Size:
 
     brokers: int = 3
     producers: int = 2
-    readers: int = 1
+    readers: int = 2
     workers: int = 2
     pause_ms: float = 20.0
 
@@ -66,17 +70,21 @@ class Chaos:
         *,
         size: Size = Size(),  # noqa: B008 - frozen
         mutation: str | None = None,
+        directed: str | None = None,
+        network: Kind = "auto",
         say: Callable[[str], None] = print,
     ) -> None:
         self._options = options
         self._folder = folder
         self._size = size
+        self._directed = directed
         self._say = say
         zkservers = 2 if options.store == "zookeeper" else 1
         self._cluster_folder = folder / "cluster"
         self._cluster = ChaosCluster(
-            size.brokers, zkservers, options.store, spares=1, folder=self._cluster_folder, mutation=mutation
-        )
+            size.brokers, zkservers, options.store,
+            spares=1, folder=self._cluster_folder, network=network, mutation=mutation,
+        )  # fmt: skip
         modes = PARTITIONS[options.mode]
         self._places: list[Place] = [(TOPIC, name) for name in modes]
         self._modes = {(TOPIC, name): ack for name, ack in modes.items()}
@@ -122,15 +130,23 @@ class Chaos:
     # --- While it lasts ---
 
     async def _disturb(self, workload: Workload, journal: Journal) -> None:
-        tolerance = Tolerance(self._all_whole)
-        faults = Faults(self._cluster, workload, journal, self._places, tolerance)
-        faults.modes = dict(self._modes)
-        faults.switching = (TOPIC, SWITCHED) if (TOPIC, SWITCHED) in self._modes else None
+        tolerance, power = Tolerance(self._all_whole), self._options.kills_cut_power
+        scene = Scene(self._cluster, workload, journal, self._places, tolerance, kills_cut_power=power)
+        if self._directed is not None:
+            self._say(f"directed: {self._directed}")
+            await asyncio.sleep(CALM_SECONDS)
+            await DIRECTED[self._directed](scene)
+            await asyncio.sleep(CALM_SECONDS)
+            return
+        faults = Faults(scene)
+        faults.operator.modes = dict(self._modes)
+        faults.operator.switching = (TOPIC, SWITCHED) if (TOPIC, SWITCHED) in self._modes else None
         for number, turn in enumerate(draw(self._options)):
             await self._take_turn(number, turn, faults, journal)
             for name in workload.failures():
-                faults.note(f"{name} has ended by itself")
+                scene.note(f"{name} has ended by itself")
                 await asyncio.to_thread(workload.start, name)
+        await faults.operator.undo()
 
     async def _take_turn(self, number: int, turn: Turn, faults: Faults, journal: Journal) -> None:
         names = [fault.name for fault in turn.faults]
@@ -163,9 +179,10 @@ class Chaos:
         problems = await asyncio.to_thread(self._heal)
         problems += await asyncio.to_thread(workload.stop, workload.producers)
         with Journal(workload.journals / "final.jsonl", "final") as final:
-            for place in self._places:
-                problems += await self._read_all(place, final)
-            problems += await self._drain(workload, final)
+            for each in await asyncio.gather(*(self._read_all(place, final) for place in self._places)):
+                problems += each
+            if not problems:  # groups do not come to the end of what cannot be read
+                problems += await self._drain(workload, final)
         problems += await asyncio.to_thread(workload.stop, (*workload.readers, *workload.workers))
         store = await self._cluster.connect()
         try:
@@ -179,22 +196,20 @@ class Chaos:
 
     def _heal(self) -> list[str]:
         """Leave nothing broken; return what cannot be mended."""
-        self._cluster.heal()
-        for name in (*self._cluster.zkservers, *self._cluster.brokers):
-            self._cluster.thaw(name)
-        store = (ZOOKEEPER,) if self._cluster.store == ZOOKEEPER else ()
-        servers = (*store, *self._cluster.zkservers, *self._cluster.brokers)
-        down = [name for name in servers if not self._is_running(name)]
+        cluster = self._cluster
+        cluster.heal()
+        for name in (*cluster.zookeepers, *cluster.zkservers, *cluster.brokers):
+            cluster.thaw(name)
         problems = []
-        for name in down:
+        # Members of an ensemble need each other; of the others each is given its own chance.
+        for names in (cluster.zookeepers, *((name,) for name in (*cluster.zkservers, *cluster.brokers))):
+            down = [name for name in names if not cluster.processes.is_running(name)]
             try:
-                self._cluster.start(name)
+                if down:
+                    cluster.start(*down)
             except ProcessFailed as error:
                 problems.append(str(error))
         return problems
-
-    def _is_running(self, name: str) -> bool:
-        return self._cluster.processes.is_running(name)
 
     async def _drain(self, workload: Workload, final: Journal) -> list[str]:
         """Wait until the workers get nothing more, for longer than any lease lasts; then read what was put aside."""

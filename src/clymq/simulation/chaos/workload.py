@@ -19,7 +19,7 @@ Place = tuple[str, str]
 class Workload:
     """Producers `p0`, `p1`, ..., readers `r0`, ... and workers `w0`, ...; `with`: none outlives it. Calls block.
 
-    Of the workers every other one is sent its messages, the others pull them.
+    Of the readers and of the workers every other one is sent its messages, the others pull them.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Workload:
         places: Sequence[Place],
         *,
         producers: int = 2,
-        readers: int = 1,
+        readers: int = 2,
         workers: int = 2,
         pause_ms: float = 20.0,
     ) -> None:
@@ -103,7 +103,7 @@ class Workload:
 
     def _command(self, name: str, process: str) -> Sequence[str]:
         role = "producer" if name in self.producers else "reader" if name in self.readers else "worker"
-        pushed = ["--pushed"] if name in self.workers[1::2] else []
+        pushed = ["--pushed"] if name in {*self.readers[1::2], *self.workers[1::2]} else []
         # A zombie and its next life write to different files: each file is one process's story.
         journal = self.journals / f"{process}.jsonl"
         places = [word for topic, partition in self._places for word in ("--place", f"{topic}/{partition}")]
