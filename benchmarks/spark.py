@@ -1,6 +1,7 @@
 """Spark on `local[2]` beside the best that a Python source or sink can do: the same Arrow batches from and to memory.
 
-The cluster is one broker in a process of its own, on the same machine: what is measured is the connector.
+The cluster is one broker in a process of its own, on the same machine: what is measured is the connector. Where Spark's
+Kafka connector and a Kafka broker can be had (`spark_kafka`), they do the same work, in turns with ours.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import spark_kafka
+from benchmarks.peers.kafka import KafkaClient
 from benchmarks.report import Row, at_least, at_most, beside_raw
 from clymq import AsyncAdmin, AsyncProducer
 from clymq.testing import ProcessCluster
@@ -33,12 +36,18 @@ def run(quick: bool) -> list[Row]:
     from clymq.spark.session import spark_session  # noqa: PLC0415
 
     turns, rows = (3, 400_000) if quick else (7, 2_000_000)
+    jars = spark_kafka.connector()
+    settings = {**SETTINGS, "spark.jars": ",".join(map(str, jars))} if jars else SETTINGS
     with ProcessCluster(brokers=1, network="proxies", config=CONFIG) as cluster:
-        spark = spark_session("bench", master="local[2]", settings=SETTINGS)
+        spark = spark_session("bench", master="local[2]", settings=settings)
         spark.dataSource.register(MemorySource)
         bench = Bench(spark, cluster.bootstrap, rows, turns)
         try:
-            return [*bench.tables(), *bench.streams()]
+            measured = [*bench.tables(), *bench.streams()]
+            if jars:
+                with spark_kafka.broker() as kafka:
+                    measured += [] if kafka is None else bench.beside_kafka(kafka)
+            return measured
         finally:
             spark.stop()
 
@@ -64,8 +73,28 @@ class Bench:
             ours, raw = self._write(size, rows, {}), self._write_raw(size, rows)
             found.append(self._beside(f"write a table exactly once, {name}", rows, ours, raw, 0.8))
         rows = self._rows
-        ours, raw = self._write(100, rows, {"delivery": "at-least-once"}), self._write_raw(100, rows)
-        found.append(self._beside("write a table at least once, 100 B", rows, ours, raw, None))
+        for name, more in (
+            ("write a table exactly once, rows in a stable order, 100 B", {"stableOrder": "true"}),
+            ("write a table at least once, 100 B", {"delivery": "at-least-once"}),
+        ):
+            found.append(self._beside(name, rows, self._write(100, rows, more), self._write_raw(100, rows), None))
+        return found
+
+    def beside_kafka(self, kafka: KafkaClient) -> list[Row]:
+        """Do the same reads and writes by Spark's Kafka connector: theirs at least once, ours exactly once."""
+        found = []
+        for size, name in SIZES.items():
+            rows = self._rows if size == 100 else self._rows // 4
+            topic, target = (f"kafka{next(_numbers)}" for _ in range(2))
+            for each in (topic, target):
+                kafka.create(each, partitions=2)
+            self._write_kafka(kafka.address, topic, size, rows)()
+            theirs = self._read_kafka(kafka.address, topic)
+            title = f"read a table, {name}, beside Spark's Kafka connector"
+            found.append(self._beside(title, rows, self._read(size), theirs, 1.5))
+            theirs = self._write_kafka(kafka.address, target, size, rows)
+            title = f"write a table, {name}, exactly once beside Spark's Kafka connector at least once"
+            found.append(self._beside(title, rows, self._write(size, rows, {}), theirs, 1.5))
         return found
 
     def streams(self) -> list[Row]:
@@ -135,6 +164,19 @@ class Bench:
         def write() -> None:
             memory = self._memory(size, rows).selectExpr("value", "cast(rand() < 0.5 AS int) AS partition")
             memory.write.format("memory_arrow").mode("append").save()
+
+        return write
+
+    def _read_kafka(self, address: str, topic: str) -> Callable[[], None]:
+        options = {"kafka.bootstrap.servers": address, "subscribe": topic}
+        return lambda: _drop(self._spark.read.format("kafka").options(**options).load())
+
+    def _write_kafka(self, address: str, topic: str, size: int, rows: int) -> Callable[[], None]:
+        options = {"kafka.bootstrap.servers": address, "topic": topic, "kafka.acks": "all"}
+
+        def write() -> None:
+            memory = self._memory(size, rows).selectExpr("value", "cast(rand() < 0.5 AS int) AS partition")
+            memory.write.format("kafka").mode("append").options(**options).save()
 
         return write
 

@@ -25,15 +25,19 @@ from clymq.record import Batch, BatchBuilder
 from clymq.spark.columns import ROWS, RowMaker, table_schema
 
 TASKS = 2
+# What the producer of the benchmark fills a batch to, and what a message of no bytes takes of it.
+BATCH_BYTES = 1 << 20
+MESSAGE_BYTES = 12
 
 
 @cache
 def rows_of(size: int, names: tuple[str, ...]) -> pa.RecordBatch:
     """Return the rows that the source of ClyMQ makes of one batch of messages of this size."""
-    values = [number.to_bytes(8, "little") + bytes(size - 8) for number in range(ROWS)]
+    count = min(ROWS, BATCH_BYTES // (size + MESSAGE_BYTES))
+    values = [number.to_bytes(8, "little") + bytes(size - 8) for number in range(count)]
     built = bytearray(BatchBuilder().add_values(values).build(producer="bench", cmdindex=1))
     schema = StructType([field for field in table_schema(headers=False).fields if field.name in names])
-    run = Run("memory", "0", Batch.parse(built), 0, ROWS)
+    run = Run("memory", "0", Batch.parse(built), 0, count)
     (rows,) = RowMaker(schema, "memory", "0").rows([run])
     return rows
 
@@ -76,8 +80,11 @@ class MemoryReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """Yield this task's share."""
         rows = rows_of(self._size, self._names)
-        for _ in range(self._rows // TASKS // ROWS):
-            yield rows
+        left = self._rows // TASKS
+        while left:
+            share = min(left, rows.num_rows)
+            yield rows.slice(0, share)
+            left -= share
 
 
 class Dropping(DataSourceArrowWriter):

@@ -30,7 +30,8 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 
 def run(*, is_quick: bool, json_path: str | None, is_to_install: bool, results: Path = RESULTS) -> None:
     """Measure; the program fails only if it cannot run at all."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # named, because a shell may have had the first one ignored
+        signal.signal(number, _interrupt)
     began = time.monotonic()
     if is_to_install:
         install()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,7 +15,9 @@ from typing import Any
 
 from benchmarks.peers.system import System, end_family
 from benchmarks.peers.work import Request
+from benchmarks.processes import folder
 
+ROOT = Path(__file__).parents[2]
 REASON_CHARACTERS_MAX = 300
 JOIN_SECONDS_MAX = 5.0
 
@@ -32,10 +35,9 @@ def run_cell(
         system.key, system.address, promise.replicas, promise.synced, promise.acknowledged, system.pids,
         str(system.folder), work, arguments,
     )  # fmt: skip
-    root = Path(__file__).parents[2]
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.peers.work"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=root,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT,
     ) as child:  # fmt: skip
         limit = _Limit(child, seconds_max)
         errors = _Drain(child)
@@ -47,6 +49,26 @@ def run_cell(
             limit.lift()
             _end(child)
             errors.close()
+
+
+def run_raw(limit: str, seconds: float, seconds_max: float) -> float:
+    """Return one of the machine's limits, in MB/s; all that the child starts and writes is gone afterwards."""
+    with (
+        folder() as data,
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peers.raw", limit, str(seconds)], stdout=subprocess.PIPE, text=True,
+            start_new_session=True, cwd=ROOT, env=os.environ | {"CLYMQ_BENCH_DATA": data},
+        ) as child,
+    ):  # fmt: skip
+        try:
+            told, _ = child.communicate(timeout=seconds_max)
+        except subprocess.TimeoutExpired as error:
+            raise CellFailed(f"not done after {seconds_max:g} s") from error
+        finally:
+            _end(child)
+    if child.returncode:
+        raise CellFailed(f"ended with {child.returncode}")
+    return float(json.loads(told)["mb_per_second"])
 
 
 def _converse(child: subprocess.Popen[str], request: Request, on_ready: Callable[[], object] | None) -> dict[str, Any]:

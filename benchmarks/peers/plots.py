@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.peers.figures import RAW, Book, Cell, Figure
@@ -49,14 +49,12 @@ def _draw(title: str, cells: list[tuple[Cell, Figure]]) -> bytes:
     matplotlib: Any = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
     pyplot: Any = importlib.import_module("matplotlib.pyplot")
-    groups = list(dict.fromkeys(_group(cell) for cell, _ in cells))
     systems = [name for name in COLOURS if any(cell.system == name for cell, _ in cells)]
-    figure, axes = pyplot.subplots(figsize=(11, 1.2 + 0.28 * len(groups) * (len(systems) + 1)), dpi=90)
-    height = 0.85 / len(systems)
-    for place, system in enumerate(systems):
-        own = [(cell, found) for cell, found in cells if cell.system == system]
-        _bars(axes, [(groups.index(_group(cell)) + place * height, found) for cell, found in own], system, height)
-    axes.set_yticks([number + 0.85 / 2 - height / 2 for number in range(len(groups))], groups, fontsize=8)
+    places, middles = _places(cells, systems)
+    figure, axes = pyplot.subplots(figsize=(11, 1.2 + 0.2 * (len(cells) + len(middles))), dpi=90)
+    for system in systems:
+        _bars(axes, [(places[cell], found) for cell, found in cells if cell.system == system], system)
+    axes.set_yticks(list(middles.values()), list(middles), fontsize=8)
     axes.invert_yaxis()
     medians = [found.median for _, found in cells if found.median]
     if medians and max(medians) > 20 * min(map(abs, medians)):
@@ -72,11 +70,22 @@ def _draw(title: str, cells: list[tuple[Cell, Figure]]) -> bytes:
     return buffer.getvalue()
 
 
-def _group(cell: Cell) -> str:
-    return f"{cell.what}\n{cell.promise}"
+def _places(cells: Sequence[tuple[Cell, Figure]], systems: Sequence[str]) -> tuple[dict[Cell, float], dict[str, float]]:
+    """Return where each bar goes, one below the other with a gap between groups, and the middle of each group."""
+    groups: dict[str, list[Cell]] = {}
+    for cell, _ in cells:
+        groups.setdefault(f"{cell.what}\n{cell.promise}", []).append(cell)
+    places, middles, next_place = {}, {}, 0.0
+    for name, members in groups.items():
+        for cell in sorted(members, key=lambda cell: systems.index(cell.system)):
+            places[cell] = next_place
+            next_place += 1
+        middles[name] = next_place - 0.5 - len(members) / 2
+        next_place += 1
+    return places, middles
 
 
-def _bars(axes: Any, bars: list[tuple[float, Figure]], system: str, height: float) -> None:
+def _bars(axes: Any, bars: list[tuple[float, Figure]], system: str) -> None:
     """Draw the bars of one system; a line in each goes from its lowest turn to its highest."""
     medians = [figure.median or 0.0 for _, figure in bars]
     spreads = [figure.spread or (0.0, 0.0) for _, figure in bars]
@@ -84,7 +93,7 @@ def _bars(axes: Any, bars: list[tuple[float, Figure]], system: str, height: floa
         [median - low for median, (low, _) in zip(medians, spreads, strict=True)],
         [high - median for median, (_, high) in zip(medians, spreads, strict=True)],
     ]
-    axes.barh([place for place, _ in bars], medians, height=height, color=COLOURS[system], label=system, xerr=errors,
+    axes.barh([place for place, _ in bars], medians, height=0.9, color=COLOURS[system], label=system, xerr=errors,
               error_kw={"lw": 0.8, "alpha": 0.6})  # fmt: skip
     for (place, _), median in zip(bars, medians, strict=True):
         axes.annotate(f"{median:,.3g}" if abs(median) < 1000 else f"{median:,.0f}", (median, place), fontsize=6,

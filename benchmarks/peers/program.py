@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import raw
-from benchmarks.peers.cells import CellFailed, run_cell
+from benchmarks.peers.cells import CellFailed, run_cell, run_raw
 from benchmarks.peers.figures import RAW, Book, Cell, percentile
 from benchmarks.peers.registry import OURS
 from benchmarks.peers.system import Promise, ServerFailed, System, wait_until
@@ -208,14 +206,12 @@ class Run:
             if limit is None:
                 continue
             cell = Cell(work, size_text(size), RATE, str(promise), RAW)
-            command = [sys.executable, "-m", "benchmarks.peers.raw", limit, str(min(1.0, self._plan.seconds))]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=self._plan.cell_seconds_max,
-                                      check=True)  # fmt: skip
-            except subprocess.SubprocessError as error:
-                self.book.fail(cell, str(error))
+                found = run_raw(limit, min(1.0, self._plan.seconds), self._plan.cell_seconds_max)
+            except CellFailed as failure:
+                self.book.fail(cell, str(failure))
                 continue
-            self.book.add(cell, json.loads(done.stdout)["mb_per_second"] * MEGA / size)
+            self.book.add(cell, found * MEGA / size)
 
     def _latency(self, promise: Promise, running: Sequence[System]) -> None:
         plan = self._plan

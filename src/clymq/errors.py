@@ -50,12 +50,19 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 500, 500, 500
 
 
+def _shown(value: object) -> str:
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no number of more than some thousand digits
+        return f"<{type(value).__name__}>"
+
+
 class ConfigError(ClymqError):
     """A setting has a value that is not allowed, or is not a setting at all."""
 
     def __init__(self, setting: str, value: object, allowed: str, *, source: str = "") -> None:
         where = f" (from {source})" if source else ""
-        super().__init__(f"setting {setting} = {_SHORT.repr(value)}{where}: {allowed}")
+        super().__init__(f"setting {setting} = {_shown(value)}{where}: {allowed}")
         self.setting = setting
         self.value = value
         self.allowed = allowed

@@ -46,7 +46,8 @@ def test_cuts_are_made_where_there_are_no_namespaces(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("directed", "mode"), [("empty disk", "raft"), ("short disk", "raft"), ("lost session", "fetch")]
+    ("directed", "mode"),
+    [("empty disk", "raft"), ("short disk", "raft"), ("slow disk", "raft"), ("lost session", "fetch")],
 )
 def test_brokers_that_keep_the_rules_pass_what_is_directed_at_them(
     tmp_path: Path, directed: str, mode: ModeKind

@@ -170,7 +170,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(arguments: list[str], capsys: p
     assert run(arguments) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")
-    assert err.endswith("[Usage]\n")
+    assert err.endswith("--help says what there is) [Usage]\n")
     assert err.count("\n") == 1
 
 

@@ -518,6 +518,9 @@ def test_nobody_there_is_exit_code_3_at_once(clymq: Command) -> None:
     for line in ("status", "topic list", "push t x", "pull t"):
         assert clymq.refused(line, "--bootstrap", nobody, code=3) == "ConnectFailed"
     assert clymq.refused("status", "--bootstrap", f"{nobody},{nobody}", code=3) == "ConnectFailed"
+    assert "clymq up starts a cluster" in clymq.errors
+    assert clymq.refused("push nowhere x") == "UnknownTopic"
+    assert "clymq topic list shows" in clymq.errors
     assert time.monotonic() - began < 10
     assert clymq("topic list", "--bootstrap", f"{nobody},{clymq.bootstrap}")["topics"]
 

@@ -30,7 +30,7 @@ MiB = 1 << 20
 HISTORY_BYTES = 64 * MiB
 SECONDS_MAX = 300.0
 # A push of the healthy client; without load it takes a few milliseconds, and a busy machine adds its own.
-LATENCY_SECONDS_MAX = 10.0
+LATENCY_SECONDS_MAX = 30.0
 # What a client in the test, and the broker's other work, may need beside the connections.
 SPARE_FILES = 600
 
@@ -59,6 +59,10 @@ class Scene:
         """Return the broker's own memory: not what it has mapped of files, which is the system's to take back."""
         status = Path(f"/proc/{self.cluster.processes.pid(BROKER)}/status").read_text()
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon"))
+
+    def logged(self, words: str) -> int:
+        """Return how often the broker has said something."""
+        return self.cluster.processes.log_path(BROKER).read_text().count(words)
 
     def connections(self) -> int:
         """Return how many sockets the broker has."""
@@ -168,7 +172,7 @@ def close_all(attackers: list[Attacker]) -> None:
 
 def test_ten_thousand_idle_connections_cost_little_and_disturb_nobody(size: str) -> None:
     with many_files() as files_max:
-        wanted = min({"quick": 500, "normal": 2_000, "long": 10_000}[size], files_max - SPARE_FILES)
+        wanted = min({"quick": 1_000, "normal": 10_000, "long": 10_000}[size], files_max - SPARE_FILES)
         assert wanted >= 500, f"only {files_max} open files are permitted here"
 
         async def attack(made: Scene) -> None:
@@ -181,7 +185,6 @@ def test_ten_thousand_idle_connections_cost_little_and_disturb_nobody(size: str)
                 grown = made.memory() - before
                 print(f"{wanted} idle connections: {grown / 1024 / wanted:.1f} KiB each")
                 assert grown < 20 * 1024 * wanted + 32 * MiB
-                await asyncio.sleep(0)
             finally:
                 close_all(attackers)
             await until(lambda: made.connections() < 100, "all are gone", seconds_max=SECONDS_MAX)
@@ -194,19 +197,19 @@ def test_slow_peers_are_dropped_and_hold_no_memory() -> None:
 
     async def attack(made: Scene) -> None:
         before = made.memory()
+        announced = bytes(60 * MiB)
         strangers = [Attacker(made.address, greet=False) for _ in range(100)]
         slow = [Attacker(made.address) for _ in range(100)]
         try:
             for attacker in slow:
                 attacker.greeted()
-                big = wire(attacker.connection.ask(1, Push("t", "p", "u", "x", 1, -1), [bytes(1000)]))
-                prefix = bytearray(big[:400])
-                await asyncio.to_thread(attacker.socket.sendall, bytes(prefix))
-            until_ms = time.monotonic() + SECONDS_MAX
+                head = attacker.connection.ask(1, Push("t", "p", "u", "x", 1, -1), [announced])[0][0]
+                await asyncio.to_thread(attacker.socket.sendall, bytes(head) + bytes(400))
+            until_seconds = time.monotonic() + SECONDS_MAX
             alive = [*strangers, *slow]
             highest = before
             while alive:
-                assert time.monotonic() < until_ms, f"{len(alive)} slow peers are still connected"
+                assert time.monotonic() < until_seconds, f"{len(alive)} slow peers are still connected"
                 for attacker in alive:
                     attacker.drip()
                 highest = max(highest, made.memory())
@@ -235,8 +238,12 @@ def pulls_unread(made: Scene, attacker: Attacker, number: int) -> None:
             attacker.socket.sendall(wire(attacker.connection.ask(correlation, pull)))
 
 
-@pytest.mark.parametrize("ask", [pushes_unread, pulls_unread], ids=["push delivery", "pull answers"])
-def test_clients_that_never_read_hold_a_bounded_part_of_the_broker(ask: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    ("ask", "dropped"), [(pushes_unread, 0), (pulls_unread, 30)], ids=["push delivery", "pull answers"]
+)
+def test_clients_that_never_read_hold_a_bounded_part_of_the_broker(ask: Callable[..., None], dropped: int) -> None:
+    """Push delivery stops when nobody reads; who asks on and on and reads no answer is dropped."""
+
     async def attack(made: Scene) -> None:
         before = made.memory()
         attackers = [Attacker(made.address) for _ in range(30)]
@@ -246,7 +253,7 @@ def test_clients_that_never_read_hold_a_bounded_part_of_the_broker(ask: Callable
                 await asyncio.to_thread(ask, made, attacker, number)
             highest, seen = before, len(made.latencies)
             # Long enough for all that was asked to be answered or given up.
-            while len(made.latencies) < seen + 100:
+            while len(made.latencies) < seen + 100 or made.logged("it does not read") < dropped:
                 highest = max(highest, made.memory())
                 await asyncio.sleep(0.05)
             print(f"30 clients that never read: {(highest - before) / MiB:.0f} MiB")

@@ -97,7 +97,7 @@ class Broker(Reports):
         self._nudged = asyncio.Event()
         self._configured = asyncio.Event()
         self._preparing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._told: dict[tuple[str, int], int] = {}
         self._telling: dict[Request[Reply], Callable[[], bool]] = {}
         self.on_failure: Callable[[ClymqError], None] = lambda _: None
@@ -464,8 +464,8 @@ class Broker(Reports):
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         task.add_done_callback(log_if_failed)
         return task
 

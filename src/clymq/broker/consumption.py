@@ -67,7 +67,7 @@ class Consumption:
         self._shared: dict[str, Sharing] = {}
         self._streams: dict[str, dict[Stream, None]] = {}
         self._pushed: dict[Peer, dict[int, PushSubscription]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def handlers(self) -> Mapping[type, Callable[[Call], None]]:
         """Return what handles each verb; a PTP `Pull` comes by `pull`."""
@@ -139,8 +139,8 @@ class Consumption:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that takes its time."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def advanced(self, partition: HostedPartition) -> None:
         """More of a partition may be visible."""

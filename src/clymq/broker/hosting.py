@@ -163,7 +163,7 @@ class Hosting:
         self._session = session
         self._hosted = Hosted.open(files, f"{folder.path}/hosted")
         self._partitions: dict[str, HostedPartition] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._lost: set[tuple[str, int]] = set()
         self._down: set[tuple[str, int]] = set()
         self._named: set[tuple[str, int]] = set()
@@ -538,8 +538,8 @@ class Hosting:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         task.add_done_callback(log_if_failed)
 
     async def close(self) -> None:

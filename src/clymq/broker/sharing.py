@@ -244,7 +244,7 @@ class Sharing(Listener):
             group.adopt(handed, cursor, now)
             numbers = [lease.number for lease in group.leases]
             self._next_number = max([self._next_number, *(number + 1 for number in numbers)])
-            for consumer in {*(lease.consumer for lease in group.leases), *filter(None, [group.holder])}:
+            for consumer in sorted({*(lease.consumer for lease in group.leases), *filter(None, [group.holder])}):
                 self._around.expect(consumer, self.partition.config.lease_ms)
         self._arm()
         self._around.dead(self)

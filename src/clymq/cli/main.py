@@ -41,7 +41,9 @@ from clymq.errors import (
     ConnectionLost,
     DiskFailed,
     RequestTimeout,
+    UnknownPartition,
     UnknownServerError,
+    UnknownTopic,
 )
 
 DONE: Final = 0
@@ -56,6 +58,12 @@ _CODES: Final[tuple[tuple[type[ClymqError], int], ...]] = (
     (RequestTimeout, TIMED_OUT),
     (ConnectFailed, UNREACHABLE),
     (ConnectionLost, UNREACHABLE),
+)
+# What to do, where the error does not say it by itself.
+_HINTS: Final[tuple[tuple[type[ClymqError], str], ...]] = (
+    (UnknownTopic, "clymq topic list shows those that there are, clymq topic create makes one"),
+    (UnknownPartition, "clymq topic describe shows those that there are"),
+    (ConnectFailed, "clymq up starts a cluster; --bootstrap or CLYMQ_BOOTSTRAP says where there is one"),
 )
 
 
@@ -133,11 +141,14 @@ class _Outcome(NamedTuple):
 def _outcome(error: BaseException) -> _Outcome:
     if isinstance(error, ClymqError):
         exit_code = next((code for kind, code in _CODES if isinstance(error, kind)), NO)
-        return _Outcome(exit_code, error.code, error.message, error.retriable, error.hint)
+        hint = error.hint or next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+        return _Outcome(exit_code, error.code, error.message, error.retriable, hint)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return _Outcome(INTERRUPTED, "Interrupted", "interrupted")
     if isinstance(error, click.ClickException):
-        return _Outcome(USAGE, "Usage", error.format_message())
+        context = getattr(error, "ctx", None)
+        asked = context.command_path if context is not None else "clymq"
+        return _Outcome(USAGE, "Usage", error.format_message(), hint=f"{asked} --help says what there is")
     if isinstance(error, OSError):
         _give_up_stdout()
         return _Outcome(NO, DiskFailed.code, f"the output cannot be written: {error.strerror}")

@@ -126,7 +126,7 @@ def _bootstrap(asker: Asker, definition: Definition) -> str:
 
 def _spark(definition: Definition, master: str) -> Session:
     try:
-        from clymq.spark.session import spark_session  # noqa: PLC0415 see the module
+        from clymq.spark.session import say_nothing, spark_session  # noqa: PLC0415 see the module
     except ImportError:
         raise ConfigError(
             "pyspark", "missing", "pipelines need PySpark and Java 17: pip install 'clymq[spark]'"
@@ -134,7 +134,7 @@ def _spark(definition: Definition, master: str) -> Session:
     settings = {"spark.ui.showConsoleProgress": "false", **definition.settings}
     session = spark_session(definition.name, master=master, settings=settings)
     # What goes wrong is reported here, once.
-    session.sparkContext.setLogLevel("OFF")
+    say_nothing(session)
     return session
 
 

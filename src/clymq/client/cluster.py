@@ -305,7 +305,7 @@ class Cluster:
 
     async def _describe(self, topic: str, seconds: float) -> tuple[str, ...]:
         described = await self.ask_controller(DescribeTopic(topic), Deadline(self.clock, seconds))
-        names = tuple(sorted(each.partition for each in described.partitions))
+        names = tuple(sorted(check_name(each.partition, "partition") for each in described.partitions))
         if not names:
             raise UnknownPartition(f"topic {topic} has no partitions", hint="create one")
         self._partitions[topic], self._heard_ms[topic] = names, self.clock.monotonic_ms()

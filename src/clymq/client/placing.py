@@ -40,7 +40,7 @@ class Placing:
         self._value_bytes_max = cluster.config.message_bytes_max
         self._sticky: dict[str, Sticky] = {}
         self._unplaced: dict[str, list[tuple[Any, ...]]] = {}
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: dict[asyncio.Task[None], None] = {}
         self._gates: dict[str, _Gate] = {}
         self.lanes: dict[str, Lane] = {}
         """By topic: where the next messages go that are only a value, as long as they fit."""
@@ -124,7 +124,7 @@ class Placing:
 
     async def close(self) -> None:
         """Stop looking."""
-        for task in self._looking:
+        for task in list(self._looking):
             task.cancel()
         await self.all_placed()
 
@@ -149,8 +149,8 @@ class Placing:
         if topic not in self._unplaced:
             self._unplaced[topic] = []
             task = asyncio.create_task(self._find(topic))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._looking[task] = None
+            task.add_done_callback(self._looking.pop)
         self._unplaced[topic].append((value, key, headers, partition, timestamp))
         self._outbox.unplaced_bytes += size
 

@@ -20,7 +20,7 @@ from clymq.client.read_routes import error_named
 from clymq.client.reader import PartitionReader
 from clymq.client.waiting import settled
 from clymq.config import KiB
-from clymq.errors import BlockSealed, ClymqError, ConnectionLost, OffsetOutOfRange
+from clymq.errors import BlockSealed, ClymqError, ConnectionLost, OffsetOutOfRange, RemoteProtocolError
 from clymq.protocol.broker import Credit, Pub, StartToGet
 from clymq.protocol.controller import ReadRoute
 from clymq.rpc.peer import Peer
@@ -244,6 +244,8 @@ class PushedLessee(PartitionLessee):
         raise last
 
     def _delivered(self, pub: Pub, payload: memoryview) -> None:
+        if not pub.leases:
+            raise RemoteProtocolError(f"a delivery of {pub.topic}/{pub.partition} without a lease")
         count = sum(lease.range.end - lease.range.start for lease in pub.leases)
         self._costs.append([count, pub.cost_bytes])
         keeping = asyncio.create_task(self._keep_quietly(pub, payload))

@@ -89,7 +89,7 @@ class RemoteStore:
         self._number = 0
         self._session: Session | None = None
         self._timer: Timer | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._watches: dict[str, dict[Watch, None]] = {}
         self._commits = asyncio.Semaphore(COMMITS_MAX)
         self._numbers = itertools.count(1)
@@ -320,7 +320,7 @@ class RemoteStore:
     def _end(self, reason: ClymqError) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks - {asyncio.current_task()}:
+        for task in [task for task in self._tasks if task is not asyncio.current_task()]:
             task.cancel()
         watches, self._watches = self._watches, {}
         for watch in itertools.chain.from_iterable(watches.values()):
@@ -328,5 +328,5 @@ class RemoteStore:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)

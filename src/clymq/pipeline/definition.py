@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from clymq.errors import ClymqError, ConfigError
-from clymq.spark.options import duration_ms
+from clymq.errors import ClymqError, ConfigError, InvalidName
+from clymq.spark.options import duration_ms, source_options
 from clymq.types import check_name
 
 DECODERS: Final = ("json", "csv", "text", "raw")
@@ -82,8 +82,8 @@ class Definition:
         return tuple(source for source in self.sources if source.dead_letter)
 
 
-SinkCheck = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-"""(where it stands, what is there) -> what is taken over."""
+SinkCheck = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
+"""(where it stands, what is there, the output mode) -> what is taken over."""
 
 
 def parse_definition(document: Any, sinks: Mapping[str, SinkCheck]) -> Definition:
@@ -124,11 +124,14 @@ def _source(name: str, section: _Section, views: list[str]) -> Source:
     if decode == "raw" and section.has("dead_letter"):
         section.refuse("dead_letter", "means nothing with decode raw: every row decodes")
     _new_view(section.at("name"), name, views)
-    topics = section.strings("topics") if section.has("topics") else (section.text("topic", ""),)
+    given_topics = section.strings("topics") if section.has("topics") else (section.text("topic", ""),)
+    topics = tuple(section.named(given[0], topic) for topic in given_topics if topic)
+    pattern = section.text("pattern", "")
+    _check_options(section, {"subscribePattern": pattern} if pattern else {"subscribe": ",".join(topics)})
     return Source(
         name=name,
-        topics=tuple(check_name(topic, section.at("topic")) for topic in topics if topic),
-        pattern=section.text("pattern", ""),
+        topics=topics,
+        pattern=pattern,
         decode=decode,
         schema=schema,
         dead_letter=section.name("dead_letter") if section.has("dead_letter") else None,
@@ -136,6 +139,17 @@ def _source(name: str, section: _Section, views: list[str]) -> Source:
         options=section.texts("options"),
         decode_options=section.texts("decode_options"),
     )
+
+
+def _check_options(section: _Section, subscription: Mapping[str, str]) -> None:
+    """Refuse what the source would refuse when the query starts."""
+    try:
+        source_options({"bootstrap.servers": "-", **section.texts("options"), **subscription}, "stream")
+    except ConfigError as error:
+        place = section.at("options") if error.setting not in subscription else section.place
+        raise ConfigError(f"{place}.{error.setting}", error.value, error.allowed) from None
+    except InvalidName as error:
+        raise ConfigError(section.at("options"), section.texts("options"), str(error)) from None
 
 
 def _step(section: _Section, views: list[str]) -> Step:
@@ -156,7 +170,7 @@ def _sinks(top: _Section, views: list[str], kinds: Mapping[str, SinkCheck]) -> t
             section.refuse("name", f"{name} is there twice")
         mode = section.one_of("mode", ("append", "update", "complete"), "append")
         rest = section.without("kind", "from", "name", "mode")
-        found.append(Sink(name, view, kind, mode, kinds[kind](section.place, rest)))
+        found.append(Sink(name, view, kind, mode, kinds[kind](section.place, rest, mode)))
     return tuple(found)
 
 
@@ -216,7 +230,9 @@ class _Section:
         return value
 
     def name(self, key: str) -> str:
-        value = str(self.text(key))
+        return self.named(key, str(self.text(key)))
+
+    def named(self, key: str, value: str) -> str:
         self.checked(key, lambda: check_name(value, key))
         return value
 

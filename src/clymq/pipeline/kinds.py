@@ -7,14 +7,16 @@ from typing import Any, Final
 
 from clymq.errors import ClymqError, ConfigError
 from clymq.pipeline.definition import SinkCheck
+from clymq.spark.options import sink_options
 from clymq.types import check_name
 
 EXPRESSIONS: Final = ("key", "value", "partition", "timestamp", "headers")
 WHOLE_ROW: Final = "to_json(struct(*))"
 
 
-def _check_topic(place: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_topic(place: str, given: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
     """`topic`; and as SQL expressions over the view: key, value, partition, timestamp, headers."""
+    _check_mode(place, mode, "append", "update")
     _only(place, given, "topic", *EXPRESSIONS, "options")
     topic = _text(place, given, "topic")
     try:
@@ -22,11 +24,17 @@ def _check_topic(place: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     except ClymqError as error:
         raise ConfigError(f"{place}.topic", topic, str(error)) from None
     expressions = {name: _text(place, given, name) for name in EXPRESSIONS if name in given}
-    return {"topic": topic, "expressions": {"value": WHOLE_ROW, **expressions}, "options": _options(place, given)}
+    options = _options(place, given)
+    try:
+        sink_options({"bootstrap.servers": "-", **options, "topic": topic})
+    except ConfigError as error:
+        raise ConfigError(f"{place}.options.{error.setting}", error.value, error.allowed) from None
+    return {"topic": topic, "expressions": {"value": WHOLE_ROW, **expressions}, "options": options}
 
 
-def _check_files(place: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_files(place: str, given: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
     """`path`, and `partition_by`: columns."""
+    _check_mode(place, mode, "append")
     _only(place, given, "path", "partition_by", "options")
     columns = given.get("partition_by", [])
     if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
@@ -34,7 +42,7 @@ def _check_files(place: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"path": _text(place, given, "path"), "partition_by": columns, "options": _options(place, given)}
 
 
-def _check_console(place: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_console(place: str, given: Mapping[str, Any], _mode: str) -> Mapping[str, Any]:
     _only(place, given, "options")
     return {"options": _options(place, given)}
 
@@ -45,6 +53,11 @@ CHECKS: Final[Mapping[str, SinkCheck]] = {
     "json": _check_files,
     "console": _check_console,
 }
+
+
+def _check_mode(place: str, mode: str, *allowed: str) -> None:
+    if mode not in allowed:
+        raise ConfigError(f"{place}.mode", mode, f"this kind of sink can do {' or '.join(allowed)}")
 
 
 def _only(place: str, given: Mapping[str, Any], *keys: str) -> None:

@@ -64,7 +64,9 @@ class Running:
             rows = _analysed(f"steps[{at}].sql", step.sql, partial(self._spark.sql, step.sql))
             self._view(f"steps[{at}]", step.name, rows, step.watermark)
         for at, sink in enumerate(definition.sinks):
-            write = partial(writer_of, self._spark.table(sink.view), sink, self._bootstrap)
+            rows = self._spark.table(sink.view)
+            _analysed(f"sinks[{at}].mode", sink.mode, partial(self._check_mode, rows, sink.mode))
+            write = partial(writer_of, rows, sink, self._bootstrap)
             writers[sink.name] = self._set_up(_analysed(f"sinks[{at}]", sink.name, write), sink.name)
         for source in definition.dead_letters:
             bad = bad_rows(self._messages(source), source, schemas[source.name])
@@ -143,6 +145,14 @@ class Running:
                 f"{place}.watermark", watermark.column, lambda: rows.withWatermark(watermark.column, watermark.delay)
             )
         rows.createOrReplaceTempView(name)
+
+    def _check_mode(self, rows: DataFrame, mode: str) -> None:
+        """Let Spark say now what it would say when the query starts, about counts without a watermark and the like."""
+        jvm: Any = self._spark._jvm
+        modes = jvm.org.apache.spark.sql.streaming.OutputMode
+        output = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+        plan = rows._jdf.queryExecution().analyzed()
+        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, output)
 
     def _set_up(self, writer: DataStreamWriter, name: str) -> DataStreamWriter:
         definition = self._definition

@@ -299,6 +299,7 @@ class RaftDriver:
             if error is not None:
                 raise error
             self.node.synced(self.replica.block.synced_index, self._now())
+            self._around.applied(self)
             self.perform()
 
         if self.stopped is None:
@@ -313,13 +314,15 @@ class RaftDriver:
 
     def checkpoint(self) -> bool:
         """Keep the machine's state, as soon as everything in it is on the disk; return whether that is done."""
-        block = self.replica.block
-        if self.stopped is not None or block.checkpoint.commit_index >= block.commit_index:
+        block, known = self.replica.block, self.replica.block.checkpoint
+        is_told = max(known.commit_index, known.missing_through) >= block.synced_index
+        if self.stopped is not None or (is_told and known.commit_index >= block.commit_index):
             return True
         if self.applied > min(block.synced_index, block.last_index):
             return False
         try:
-            block.write_checkpoint(self.applied, self.machine.checkpoint())
+            # What is synced was acknowledged, and may be committed though nobody has said so here.
+            block.write_checkpoint(self.applied, self.machine.checkpoint(), promised=block.synced_index)
         except DiskFull as error:
             # The one before still stands, and the log with it.
             log.warning("%s: no checkpoint: %s", self.group, error)

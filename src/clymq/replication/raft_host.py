@@ -234,7 +234,7 @@ class RaftHost:
         self._coalescer.woken(driver.group)
 
     def applied(self, driver: Driven) -> None:
-        """A group's state has moved: a checkpoint will be due."""
+        """A group's state or what it has promised has moved: a checkpoint will be due."""
         now = self.clock.monotonic_ms()
         unsaved = self._unsaved.get(driver)
         if unsaved is None:

@@ -80,7 +80,7 @@ class Surroundings(Protocol):
         """A group is awake."""
 
     def applied(self, driver: Driven) -> None:
-        """A group's state has moved: a checkpoint will be due."""
+        """A group's state or what it has promised has moved: a checkpoint will be due."""
 
     def stopped(self, driver: Driven) -> None:
         """A replica is out."""

@@ -30,8 +30,9 @@ class Server:
         self._transport = transport
         self._endpoint = endpoint
         self._listener: Listener | None = None
-        self._peers: set[Peer] = set()
-        self._turned_away: set[Wire] = set()
+        # In the order in which they came, and so the same in every run of the simulator; a set's order is chance.
+        self._peers: dict[Peer, None] = {}
+        self._turned_away: dict[Wire, None] = {}
         self._empty: asyncio.Event | None = None
 
     @property
@@ -90,10 +91,10 @@ class Server:
             self._turn_away(wire, full)
             return
         peer = Peer(self._endpoint, wire, on_open=_nothing, dialer=False)
-        self._peers.add(peer)
+        self._peers[peer] = None
 
         def forget(_reason: ClymqError | None) -> None:
-            self._peers.discard(peer)
+            self._peers.pop(peer, None)
             if self._empty is not None and not self._peers:
                 self._empty.set()
 
@@ -111,9 +112,9 @@ class Server:
 
         def forget() -> None:
             timer.cancel()
-            self._turned_away.discard(wire)
+            self._turned_away.pop(wire, None)
 
-        self._turned_away.add(wire)
+        self._turned_away[wire] = None
         wire.start(_TurnedAway(wire, forget))
 
 

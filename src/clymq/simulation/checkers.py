@@ -81,6 +81,9 @@ class Checker:
     def sent(self, replica: Observed, message: Message) -> None:
         """A replica has sent a message."""
 
+    def received(self, replica: Observed, message: Message) -> None:
+        """A replica is about to take a message."""
+
     def acknowledged(self, offset: int, values: list[bytes], *, duplicate: bool) -> None:
         """A producer was told that its messages are stored from this offset on (-1: somewhere)."""
 
@@ -218,20 +221,28 @@ class VotesSeeWholeLogs(Checker):
     """§5.4.1, and dissertation §9.6: no vote or pre-vote goes to a candidate whose log is older than the voter's.
 
     A candidate may ask twice in one term, for its log may have grown; the newest log that it named is what counts. Of
-    the voter only the log is looked at, not the term that its seal was confirmed in.
+    the voter it is the log that it had when it was asked: until its vote is on the disk it says nothing, and the log
+    may grow meanwhile. Only the log is looked at, not the term that its seal was confirmed in.
     """
 
     def __init__(self, truth: Truth) -> None:
         super().__init__(truth)
         self._named: dict[tuple[str, int, bool], tuple[int, int]] = {}
+        self._when_asked: dict[tuple[str, str, int, bool], tuple[int, int]] = {}
+
+    def received(self, replica: Observed, message: Message) -> None:
+        if isinstance(message, RequestVote):
+            asked = (replica.name, message.sender, message.term, message.pre)
+            own = replica.node.log.last_term, replica.node.log.last_index
+            self._when_asked[asked] = min(self._when_asked.get(asked, own), own)
 
     def sent(self, replica: Observed, message: Message) -> None:
         if isinstance(message, RequestVote):
             asked = (message.sender, message.term, message.pre)
             self._named[asked] = max(self._named.get(asked, (0, 0)), (message.last_term, message.last_index))
         elif isinstance(message, VoteResponse) and message.granted:
-            log, named = replica.node.log, self._named[message.receiver, message.term, message.pre]
-            own = log.last_term, log.last_index
+            named = self._named[message.receiver, message.term, message.pre]
+            own = self._when_asked[replica.name, message.receiver, message.term, message.pre]
             if named < own:
                 kind = "pre-vote" if message.pre else "vote"
                 ends = "whose log ends with entry {1} of term {0}".format
@@ -296,6 +307,11 @@ class Checkers:
         """A replica has sent a message."""
         for checker in self._all:
             checker.sent(replica, message)
+
+    def received(self, replica: Observed, message: Message) -> None:
+        """A replica is about to take a message."""
+        for checker in self._all:
+            checker.received(replica, message)
 
     def acknowledged(self, offset: int, values: list[bytes], *, duplicate: bool) -> None:
         """A producer was answered."""

@@ -181,7 +181,11 @@ class Process:
 
     def receive(self, message: Message, payload: bytes) -> None:
         """Take a message from another replica, with the bytes of its entries."""
-        self._handle(lambda: self._host.receive(GROUP, message, bytearray(payload)))
+        self._handle(lambda: self._receive(message, payload))
+
+    def _receive(self, message: Message, payload: bytes) -> None:
+        self.world.checkers.received(self, message)
+        self._host.receive(GROUP, message, bytearray(payload))
 
     def receive_beat(self, beat: PairHeartbeat) -> None:
         """Take the heartbeats of another broker."""

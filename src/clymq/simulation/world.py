@@ -16,11 +16,13 @@ from clymq.errors import ClymqError, ReplicaLost, StorageError
 from clymq.raft.groups import PairHeartbeat
 from clymq.raft.messages import AppendResponse, Message, VoteResponse
 from clymq.raft.state import Role
+from clymq.record.layout import FORMAT_BYTES_MAX, Header
 from clymq.simulation.checkers import Checkers, Violation
 from clymq.simulation.network import Network
 from clymq.simulation.options import Options
 from clymq.simulation.process import FOLDER, Disk, Process
 from clymq.simulation.producers import Producer
+from clymq.storage.checkpoint import Checkpoint
 from clymq.storage.memory import MemoryFiles
 
 FAULTS_MS: Final = 10_000
@@ -228,7 +230,7 @@ class World:
         return name in self._doomed or replica.stopped or replica.lame or replica.block.loss is not None
 
     def _flip(self, name: str) -> None:
-        """Flip a bit of a stopped replica, in what it knows to be committed."""
+        """Flip a bit of a stopped replica, in what it knows to be committed or to have promised."""
         replica = self.replicas[name]
         if not replica.stopped or not self._may_damage(name):
             return
@@ -236,8 +238,9 @@ class World:
         if known.position and known.commit_index == known.index:
             self._damaged.add(name)
             self._flipped.add(name)
-            position = self.chance.randrange(min(known.position, len(self.disks[name].files.contents(path))))
-            self.disks[name].files.flip(path, position, self.chance.randrange(8))
+            files = self.disks[name].files
+            position = self.chance.randrange(_bytes_known(known, files.contents(path)))
+            files.flip(path, position, self.chance.randrange(8))
             self.note(f"a bit of {name} flips at {position}")
 
     def _wipe(self, name: str) -> None:
@@ -343,6 +346,16 @@ class World:
         ]
         lines += [f"{p.name}: idle={p.idle} stored={p.stored} sealed={p.sealed}" for p in self.producers]
         return "\n".join(lines)
+
+
+def _bytes_known(known: Checkpoint, log: bytes) -> int:
+    """Return how much of a log a checkpoint vouches for: what is committed, and what was promised behind it."""
+    end = min(known.position, len(log))
+    for _ in range(known.index, known.missing_through):
+        if end == len(log):
+            break  # the mark is that of a loss
+        end += Header(log, end, batch_bytes_max=FORMAT_BYTES_MAX).length
+    return end
 
 
 def simulate(seed: int, options: Options | None = None) -> World:

@@ -293,7 +293,7 @@ def _assignment(value: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _json_object(value: str, form: str) -> dict[str, Any]:
     try:
         parsed = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"must be {form}: {error}") from None
     if not isinstance(parsed, dict) or not parsed:
         raise ValueError(f"must be {form}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Final
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -42,10 +44,21 @@ def spark_session(name: str, *, master: str = LOCAL, settings: Mapping[str, str]
     return session
 
 
+# What PySpark writes about an error that it raises as well.
+_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j")
+
+
+def say_nothing(session: SparkSession) -> None:
+    """Let Spark keep its log to itself: for a program that reports what goes wrong in its own words."""
+    session.sparkContext.setLogLevel("OFF")
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
 # Spark gives the process of a source ten seconds to start, which a busy machine may not have.
 _DID_NOT_START: Final = "Python worker failed to connect back"
 _STARTED: Final = ("Processing", "Waiting")
-_TRIES: Final = 3
+_TRIES: Final = 6
 _START_SECONDS_MAX: Final = 120.0
 
 

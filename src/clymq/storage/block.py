@@ -264,6 +264,10 @@ class Block:
         self._refuse_if_unfit()
         end = self.end_at(index - 1)
         assert end.position >= self.committed_position, "what is committed is never cut"
+        known = self._checkpoint
+        if index <= known.missing_through <= self._end.index:
+            # BEFORE the cut: what was promised has lost to another leader, and is not missing when it is gone.
+            self._save(dataclasses.replace(known, missing_through=index - 1))
         self._cut(end)
 
     def give_up(self, index: int) -> str | None:
@@ -325,8 +329,12 @@ class Block:
 
         self._files.sync_soon(self._held(), finish)
 
-    def write_checkpoint(self, index: int, state: bytes) -> None:
-        """Keep the state machine as it was after entry `index`, which is committed and synced."""
+    def write_checkpoint(self, index: int, state: bytes, *, promised: int = 0) -> None:
+        """Keep the state machine as it was after entry `index`, which is committed and synced.
+
+        `promised`: others may count on what is here up to this entry, committed or not. If it is not here any more
+        when the block is opened, that is a loss.
+        """
         self._refuse_if_unfit()
         end = self.end_at(index)
         assert end.position <= self.committed_position, "a checkpoint is never above what is committed"
@@ -345,8 +353,11 @@ class Block:
                 timestamp_max=end.timestamp_max,
                 append_time=end.append_time,
                 index_entries=entries,
-                commit_index=max(end.index, self._commit_index),
-                missing_through=missing if missing > self._synced_index else 0,
+                # In fetch mode more may be shown than is synced; what a power cut may take is not missing after it.
+                commit_index=max(end.index, min(self._commit_index, self._synced_index)),
+                missing_through=max(
+                    missing if missing > self._synced_index else 0, promised if promised > self._commit_index else 0
+                ),
                 trusted_position=EVERYTHING,
                 sealed=end.sealed,
                 state=state,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from clymq.errors import CorruptBatch
 from clymq.record.layout import HEADER_BYTES, Header
-from clymq.storage.checkpoint import TIMESTAMP_NONE, Checkpoint
+from clymq.storage.checkpoint import NUMBER_MAX, TIMESTAMP_NONE, Checkpoint
+
+# One more batch, whatever it counts, and there would be offsets that no checkpoint can say.
+_OFFSET_MAX: Final = NUMBER_MAX - 2**32
 
 
 class End:
@@ -46,6 +51,7 @@ class End:
             or batch.term < self.term
             or batch.append_time < self.append_time
             or batch.commit_index >= batch.index
+            or self.offset > _OFFSET_MAX
             or self.sealed
         ):
             raise self._does_not_follow(batch)
@@ -78,6 +84,8 @@ class End:
         if batch.base_offset != self.offset:
             problem = f"{batch.base_offset} does not follow on; the log ends at {self.offset}"
             return CorruptBatch("base_offset", problem, position=self.position)
+        if self.offset > _OFFSET_MAX:
+            return CorruptBatch("base_offset", f"{batch.base_offset} is beyond all offsets", position=self.position)
         if batch.commit_index >= batch.index:
             return CorruptBatch("commit_index", f"{batch.commit_index} in entry {batch.index}", position=self.position)
         field, before = ("term", self.term) if batch.term < self.term else ("append_time", self.append_time)

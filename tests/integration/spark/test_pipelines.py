@@ -170,9 +170,29 @@ def test_mistakes_in_sql_are_named_and_a_query_that_fails_fails_the_pipeline(
     with pytest.raises(ConfigError) as caught:
         Running(spark, load_definition(wrong), queue.bootstrap).writers()
     assert caught.value.setting == "steps[0].sql"
+    counts = [{"name": "t", "sql": "SELECT topic AS value, count(*) AS n FROM s GROUP BY topic"}]
+    with pytest.raises(ConfigError, match="watermark") as caught:
+        Running(
+            spark, load_definition(write(tmp_path, sources=sources, steps=counts, sinks=sinks)), queue.bootstrap
+        ).writers()
+    assert caught.value.setting == "sinks[0].mode"
     right = write(tmp_path, sources=sources, steps=[{"name": "t", "sql": "SELECT value FROM s"}], sinks=sinks)
     with pytest.raises(PipelineFailed, match="no_such_topic"):
         run(spark, load_definition(right), queue)
+
+
+def test_counts_that_change_are_messages_again_with_output_mode_update(
+    spark: Any, queue: Queue, tmp_path: Path
+) -> None:
+    source, out = queue.topic(1), queue.topic(1)
+    sinks = [{"from": "t", "kind": "topic", "topic": out, "key": "city", "value": "string(n)", "mode": "update"}]
+    steps = [{"name": "t", "sql": "SELECT string(value) AS city, count(*) AS n FROM s GROUP BY value"}]
+    definition = load_definition(write(tmp_path, sources={"s": {"topic": source}}, steps=steps, sinks=sinks))
+    for values in ([b"xian", b"xian", b"beijing"], [b"xian"]):
+        queue.push(source, values)
+        run(spark, definition, queue)
+    found = [(message.key, message.value) for message in queue.pull(out)]
+    assert sorted(found) == [(b"beijing", b"1"), (b"xian", b"2"), (b"xian", b"3")]
 
 
 COMMAND = [sys.executable, "-c", "from clymq.cli.main import main; main()", "pipeline"]

@@ -78,6 +78,12 @@ def test_a_whole_file_is_understood() -> None:
         (("sinks", 1, "partition_by"), "city", "sinks[1].partition_by"),
         (("sinks", 1, "name"), "calls-console", "sinks[2].name"),
         (("sinks", 2, "mode"), "sometimes", "sinks[2].mode"),
+        (("sinks", 0, "mode"), "complete", "sinks[0].mode"),
+        (("sinks", 1, "mode"), "update", "sinks[1].mode"),
+        (("sinks", 0, "options"), {"delivry": "x"}, "sinks[0].options.delivry"),
+        (("sinks", 0, "options"), {"delivery": "twice"}, "sinks[0].options.delivery"),
+        (("sources", "calls", "options"), {"maxOffsetPerTrigger": 5}, "sources.calls.options.maxoffsetpertrigger"),
+        (("sources", "calls", "options"), {"endingOffsets": "latest"}, "sources.calls.options.endingOffsets"),
     ],
 )
 def test_a_mistake_is_named_by_its_place(path: Any, value: Any, named: str) -> None:

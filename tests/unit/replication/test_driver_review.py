@@ -384,7 +384,7 @@ def test_a_group_whose_last_checkpoint_meets_damage_is_closed_once_and_the_other
     hosts.clock.advance(50)
     driver = hosts.driver(leader.name)
 
-    def damaged(*_: object) -> None:
+    def damaged(*_: object, **__: object) -> None:
         raise CorruptBlock(LOG, 0, "met by a checkpoint, and gone when it is read again")
 
     monkeypatch.setattr(driver.replica.block, "write_checkpoint", damaged)
@@ -402,7 +402,7 @@ def test_a_sleeping_leader_that_meets_damage_wakes_and_hands_over(monkeypatch: p
     hosts.disks[leader.name].flip(LOG, 200, 1)
     monkeypatch.setattr(driver.replica.block, "_commit_index", driver.replica.block.commit_index + 1)
 
-    def damaged(*_: object) -> None:
+    def damaged(*_: object, **__: object) -> None:
         raise CorruptBlock(LOG, 200, "met by a checkpoint")
 
     monkeypatch.setattr(driver.replica.block, "write_checkpoint", damaged)

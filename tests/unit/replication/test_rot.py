@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clymq.errors import NotLeader
+from clymq.replication.raft_partition import Stored
 from clymq.replication.replica import TAIL_BYTES
 from raft_hosts import Broker, Hosts
 
@@ -45,6 +46,43 @@ def test_rot_in_the_last_batch_is_found_at_a_restart_though_the_checkpoint_lies_
     hosts.clock.advance(CHECKPOINT_MS)
     assert not hosts.driver(follower.name).node.lame
     assert hosts.disks[follower.name].contents(LOG) == hosts.disks[leader.name].contents(LOG)
+
+
+def test_rot_in_what_was_acknowledged_and_never_heard_to_be_committed_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader has counted on it, and is gone; one that took the rot for a torn write would elect without it."""
+    hosts, leader, follower = rested(5)
+    (other,) = (broker for broker in hosts.brokers.values() if broker not in {leader, follower})
+    hosts.cut.add(other.name)
+    producer, carry = hosts.producer(name="q"), hosts.carry
+    producer.begin()
+    producer.push(leader)
+    hosts.clock.advance(0)  # it is on its way to the follower, and nothing else will be
+
+    def one_way(sender: str, receiver: str, deliver: Any) -> None:
+        if (sender, receiver) != (leader.name, follower.name):
+            carry(sender, receiver, deliver)
+
+    monkeypatch.setattr(hosts, "carry", one_way)
+    hosts.clock.advance(CHECKPOINT_MS)
+    assert [type(answer) for answer in producer.answers] == [Stored]
+    block = hosts.driver(follower.name).replica.block
+    assert block.commit_index < block.last_index
+    hosts.kill(leader.name)
+    hosts.kill(follower.name)
+    hosts.disks[follower.name].flip(LOG, length_of(hosts, follower.name) - 3, 3)
+    monkeypatch.undo()
+    hosts.cut.clear()
+    hosts.start(follower.name)
+    assert hosts.driver(follower.name).node.lame
+    with pytest.raises(AssertionError, match="no leader"):
+        hosts.leader()
+    hosts.start(leader.name)
+    assert hosts.leader() is not follower
+    hosts.clock.advance(CHECKPOINT_MS)
+    assert not hosts.driver(follower.name).node.lame
+    assert len({hosts.disks[name].contents(LOG) for name in "abc"}) == 1
 
 
 def test_a_restart_reads_the_end_of_the_log_and_not_the_whole_of_it() -> None:

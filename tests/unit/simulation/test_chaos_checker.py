@@ -374,6 +374,18 @@ def test_what_was_read_in_fetch_mode_and_was_on_no_disk_may_go_with_the_power() 
     assert not check_events(events, [Fault("power cut all", 0, 9_000)]).anomalies
 
 
+def test_what_went_with_the_power_may_have_been_shown_once_more_but_only_what_was_sent_just_before() -> None:
+    for sent, forgiven in ((29_000_000, True), (1_000_000, False)):
+        story = Story().tell("nemesis", "mode", ack=1, stage="end", t=1)
+        story.ack("p", story.send("p", "p1", t=sent), 0, t=sent + 1)
+        story.tell("r", "poll", offset=0, values=["p1"], t=34_000_000)
+        story.ack("q", story.send("q", "q1", t=35_000_000), 0, t=35_000_001)
+        story.tell("final", "final", offset=0, values=["q1"], t=40_000_000)
+        events, taken = without_what_power_took(story.events(), [30_000_000])
+        found = check_events(events, [Fault("power cut all", sent, 31_000_000)])
+        assert (taken == 1, not found.anomalies) == (forgiven, forgiven)
+
+
 def test_without_a_power_cut_near_what_was_read_in_fetch_mode_must_stay() -> None:
     for cuts in ([], [60_000_000]):
         events, taken = without_what_power_took(read_and_lost(ack=1), cuts)

@@ -67,3 +67,19 @@ except DiskFull:
 """
     assert after_power_cut(tmp_path, steps) == b""
     assert (tmp_path / "batches.vote").read_bytes() == b"vote"
+
+
+def test_a_slow_disk_has_synced_only_what_was_written_before_it_began(tmp_path: Path) -> None:
+    prepare(tmp_path / "hooks", Control(sync_seconds=0.3))
+    steps = """
+import time
+slept = []
+def sleep(seconds):
+    slept.append(seconds)
+    file.write(3, [b'def'])
+time.sleep = sleep
+file.write(0, [b'abc'])
+file.sync()
+assert slept == [0.3]
+"""
+    assert after_power_cut(tmp_path, steps) == b"abc"

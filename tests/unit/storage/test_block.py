@@ -64,6 +64,45 @@ def test_a_block_at_rest_is_opened_without_a_sync_and_one_that_is_not_with_one(f
     assert operations.count("sync") == 1
 
 
+def with_a_promise(files: MemoryFiles) -> Block:
+    """Return a block with four committed entries and three more that others count on."""
+    block = new_block(files)
+    fill(block, 4)
+    for _ in range(3):
+        block.append([following(block, [b"promised"])])
+    block.sync()
+    block.write_checkpoint(4, b"", promised=7)
+    return block
+
+
+def test_damage_in_what_was_promised_is_a_loss_though_it_was_never_heard_to_be_committed(files: MemoryFiles) -> None:
+    block = with_a_promise(files)
+    end = block.end_position
+    block.close()
+    assert reopened(files).loss is None
+    files.flip(LOG, end - 3, 3)
+    block = reopened(files)
+    assert block.loss is not None
+    assert (block.commit_index, block.checkpoint.missing_through) == (4, 7)
+
+
+def test_what_was_promised_and_lost_to_another_leader_is_not_missing(files: MemoryFiles) -> None:
+    block = with_a_promise(files)
+    states: list[MemoryFiles] = []
+    files.on_operation = lambda operation, path: states.append(files.crash(random.Random(len(states))))
+    block.truncate(6)
+    assert len(states) > 3
+    for state in (*states, files.crash(random.Random(0))):
+        assert reopened(state).loss is None, "wherever the power was cut"
+    files.on_operation = lambda _operation, _path: None
+    block.append([following(block, [b"another's"], term=2)])
+    block.sync()
+    block.close()
+    files.flip(LOG, block.end_position - 3, 3)
+    block = reopened(files)
+    assert (block.loss, block.last_index) == (None, 5), "nobody was promised the other one yet"
+
+
 def test_many_batches_go_out_in_one_write(files: MemoryFiles, block: Block) -> None:
     batches = [
         stamped(built([b"a", b"b"]), index=1, offset=0),
@@ -245,6 +284,17 @@ def test_no_sync_counts_after_one_that_failed(files: MemoryFiles, block: Block) 
     files.run_syncs()
     assert [type(outcome) for outcome in outcomes] == [DiskFailed, DiskFailed]
     assert block.synced_index == 0
+
+
+def test_what_was_shown_before_it_was_synced_is_no_loss_when_the_power_takes_it(
+    files: MemoryFiles, block: Block
+) -> None:
+    fill(block, 4)
+    block.append([following(block, [b"read by somebody"])])
+    block.commit(5, block.end_position)
+    block.write_checkpoint(4, b"")
+    for seed in range(20):
+        assert reopened(files.crash(random.Random(seed))).loss is None, "in fetch mode nobody waits for the disk"
 
 
 def test_a_failed_sync_of_recovery_is_remembered_too(files: MemoryFiles, block: Block) -> None:

@@ -27,6 +27,7 @@ SECONDS_MAX: Final = 30.0
 NO_LEADER_SECONDS: Final = 6.0
 BURSTS, BURST = 12, 500
 BESIDE_SECONDS: Final = 3.0
+SYNC_SECONDS: Final = 0.5
 
 
 async def empty_disk(scene: Scene) -> None:
@@ -65,6 +66,24 @@ async def _lose_and_elect(scene: Scene, what: str, lose: Callable[[str], None], 
         await scene.start([leader])
 
 
+async def slow_disk(scene: Scene) -> None:
+    """Disks are slow, the power goes everywhere, and the leader is the last to come back.
+
+    What was acknowledged before it was on a majority of disks is gone.
+    """
+    leader, *others = await _replicas(scene)
+    async with _noted(scene, "slow disk"):
+        for name in scene.brokers:
+            scene.cluster.tell(name, sync_seconds=SYNC_SECONDS)
+        await asyncio.sleep(6 * SYNC_SECONDS)
+        await scene.cut_power([leader, *others], keep=0.0)
+        for name in scene.brokers:
+            scene.cluster.tell(name, sync_seconds=0.0)
+        await scene.start(others)
+        await asyncio.sleep(NO_LEADER_SECONDS)
+        await scene.start([leader])
+
+
 async def lost_session(scene: Scene) -> None:
     """A fetch leader is cut off from everything but its producers, and another one is put in its place.
 
@@ -84,6 +103,7 @@ async def lost_session(scene: Scene) -> None:
 DIRECTED: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
     "empty disk": empty_disk,
     "short disk": short_disk,
+    "slow disk": slow_disk,
     "lost session": lost_session,
 }
 

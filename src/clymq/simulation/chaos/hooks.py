@@ -40,6 +40,8 @@ class Control:
     clock_offset_seconds: float = 0.0
     resets: int = 0
     """Connections break when this grows."""
+    sync_seconds: float = 0.0
+    """A sync of messages takes so much longer."""
     delay_seconds: float = 0.0
     """What it is sent arrives so late."""
     mute: tuple[str, ...] = ()
@@ -120,6 +122,8 @@ class Hooks:
 
         def noted_sync(this: RealFile) -> None:
             number = writes.number
+            if self._now.sync_seconds and this.path.endswith(_BATCHES):
+                time.sleep(self._now.sync_seconds)  # in the thread that syncs
             sync(this)
             writes.synced(this, number)
 

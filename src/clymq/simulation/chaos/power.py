@@ -2,8 +2,9 @@
 
 Pure. In fetch mode readers are shown what a majority of the replicas holds, and with `fsync = "interval"` that may be
 in memory for about a second. It survives the death of processes, not of machines: when one that held it has lost its
-power, a new leader may begin without it. So what was read shortly before, and is on no disk in the end, counts as if it
-had not been read, and what a group had finished then as if it was not sure to be. In Raft mode nothing is taken away.
+power, a new leader may begin without it, also after another that still had it has shown it once more. So what was sent
+shortly before, and is on no disk in the end, counts as if it had not been read, and what a group had finished then is
+not sure to be. In Raft mode nothing is taken away.
 """
 
 from __future__ import annotations
@@ -27,17 +28,27 @@ def without_what_power_took(events: list[Event], cuts: Sequence[int]) -> tuple[l
     modes = Modes(events)
     if not cuts or not survivors or not modes.ever_weaker:
         return events, 0
+
+    def in_danger(event: Event) -> bool:
+        return _just_before(event.t, cuts) and not modes.surely_quorum(event.t, event.t)
+
+    gone = {
+        value
+        for event in events
+        if event.do == "send" and in_danger(event)
+        for value in event.values
+        if value not in survivors
+    }
     taken: set[str] = set()
     kept: list[Event] = []
     for event in events:
-        if _just_before(event.t, cuts) and not modes.surely_quorum(event.t, event.t):
-            lost = [value for value in event.values if value not in survivors]
-            if event.do in {"poll", "deliver"} and lost:
-                taken.update(lost)
-                event = _trimmed(event, survivors)  # noqa: PLW2901 - it stands for the same event
-            elif event.do == "done":
-                event = replace(event, rest={**event.rest, "unsure": True})  # noqa: PLW2901
-        kept.append(event)
+        if event.do in {"poll", "deliver"} and not gone.isdisjoint(event.values):
+            taken.update(gone.intersection(event.values))
+            kept.append(_trimmed(event, gone))
+        elif event.do == "done" and in_danger(event):
+            kept.append(replace(event, rest={**event.rest, "unsure": True}))
+        else:
+            kept.append(event)
     return kept, len(taken)
 
 
@@ -46,7 +57,7 @@ def _just_before(time: int, cuts: Sequence[int]) -> bool:
     return at < len(cuts) and cuts[at] - BEFORE_US <= time
 
 
-def _trimmed(event: Event, survivors: set[str]) -> Event:
+def _trimmed(event: Event, gone: set[str]) -> Event:
     """Return a read without what is lost, which is at its end; that the reader went on behind it stays known."""
-    first_lost = next(at for at, value in enumerate(event.values) if value not in survivors)
+    first_lost = next(at for at, value in enumerate(event.values) if value in gone)
     return replace(event, values=event.values[:first_lost], rest={**event.rest, "messages": len(event.values)})

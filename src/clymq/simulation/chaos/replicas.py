@@ -44,6 +44,14 @@ class Copy:
 class Replicas:
     """The replicas of some partitions, as the tree names them."""
 
+    @classmethod
+    async def all(cls, cluster: Cluster, store: MetadataStore) -> Replicas:
+        """Return those of every partition, dead letters and what was made on the way among them."""
+        catalog = Catalog(store)
+        await catalog.sync()
+        places = [(topic, name) for topic in await catalog.topics() for name in await catalog.partitions(topic)]
+        return cls(cluster, store, places)
+
     def __init__(self, cluster: Cluster, store: MetadataStore, places: Sequence[tuple[str, str]]) -> None:
         self._cluster = cluster
         self._catalog = Catalog(store)

@@ -166,7 +166,7 @@ class Chaos:
         """Whether every replica that the tree names holds the same bytes, or the same but for what is being written."""
         store = await self._cluster.connect()
         try:
-            return await Replicas(self._cluster, store, self._places).are_whole()
+            return await (await Replicas.all(self._cluster, store)).are_whole()
         except ClymqError:
             return False
         finally:
@@ -186,9 +186,9 @@ class Chaos:
         problems += await asyncio.to_thread(workload.stop, (*workload.readers, *workload.workers))
         store = await self._cluster.connect()
         try:
-            replicas = Replicas(self._cluster, store, self._places)
-            problems += [f"not equal: {text}" for text in await replicas.settle()]
-            await replicas.record(workload.journals)
+            everything = await Replicas.all(self._cluster, store)
+            problems += [f"not equal: {text}" for text in await everything.settle()]
+            await Replicas(self._cluster, store, self._places).record(workload.journals)
         finally:
             await store.close()
         for problem in problems:
