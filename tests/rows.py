@@ -37,6 +37,7 @@ CONFIG = {
     "broker_request_ms_max": 1500,
     "leader_wait_ms_max": 1500,
     "partitions_per_topic_max": 12,
+    "balance_ms": 86_400_000,  # on a slow machine leaders would be spread in the middle of a test
 }
 LONG_SECONDS = 30.0
 

@@ -105,43 +105,11 @@ _SERVER_LINES: Final = tuple(
     )
 )
 _OPTIONS: Final = (
-    "--json",
-    "--timeout",
-    "--bootstrap",
-    "--partition",
-    "--partitions",
-    "--ack",
-    "--replicas",
-    "--set",
-    "--count",
-    "--rate",
-    "--max",
-    "--from",
-    "--to",
-    "--topic",
-    "--group",
-    "--file",
-    "--format",
-    "--wait",
-    "--mode",
-    "--messages",
-    "--size",
-    "--data",
-    "--listen",
-    "--name",
-    "--power",
-    "--config",
-    "--store",
-    "--help",
-    "--version",
-    "--nonsense",
-    "--",
-    "-",
-    "-x",
-    "--trust",
-    "--key",
-    "--header",
-)
+    "--json", "--timeout", "--bootstrap", "--partition", "--partitions", "--ack", "--replicas", "--set", "--count",
+    "--rate", "--max", "--from", "--to", "--topic", "--group", "--file", "--format", "--wait", "--mode", "--messages",
+    "--size", "--data", "--listen", "--name", "--power", "--config", "--store", "--help", "--version", "--nonsense",
+    "--", "-", "-x", "--trust", "--key", "--header",
+)  # fmt: skip
 
 
 class CommandLines(Target):
@@ -282,14 +250,17 @@ def _apart(arguments: list[str]) -> tuple[int, str, str]:
     """Run a line as a process; interrupt it when it serves, or if it does not end."""
     command = [sys.executable, "-m", "clymq.cli", *arguments]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)  # noqa: S603 ourselves
+        process = subprocess.Popen(  # noqa: S603 ourselves
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )
         try:
             _wait(process, out.fileno())
             code = process.wait(PROCESS_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             raise Violated(f"it goes on {PROCESS_SECONDS_MAX:g} s after it was interrupted") from None
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started itself
             process.wait()
         said = [_content(file.fileno()).decode("utf-8", "replace") for file in (out, err)]
     # An interpreter that has not begun yet, or has ended, leaves an interrupt to the system.
