@@ -314,18 +314,6 @@ def believe_a_former_process() -> Patches:
     return [(Progress, "meet", meet)]
 
 
-def forget_what_was_acknowledged() -> Patches:
-    """A replica does not note what it has acknowledged, and takes rot in it for a write that was torn."""
-
-    def write_checkpoint(self: Block, index: int, state: bytes, *, promised: int = 0) -> None:
-        original(self, index, state)
-        if promised > self.commit_index:
-            self._checkpoint = dataclasses.replace(self._checkpoint, missing_through=promised)  # and not on the disk
-
-    original = Block.write_checkpoint
-    return [(Block, "write_checkpoint", write_checkpoint)]
-
-
 MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -351,7 +339,6 @@ MUTATIONS: Final[dict[str, Callable[[], Patches]]] = {
         lose_the_loss,
         truncate_without_sync,
         believe_a_former_process,
-        forget_what_was_acknowledged,
     )
 }
 
