@@ -32,7 +32,7 @@ CAUGHT_BY = {
     "skip_fsync_before_ack": (29, "LeaderCompleteness"),
     "skip_the_log_check_of_pre_votes": (1, "VotesSeeWholeLogs"),
     "skip_the_log_check_of_votes": (3, "VotesSeeWholeLogs"),
-    "truncate_without_sync": (326, "LogMatching"),
+    "truncate_without_sync": (132, "LogMatching"),
     "trust_a_wiped_disk": (27, "WipedNeverVotes"),
     "two_leaders_of_one_term": (1, "OneLeaderPerTerm"),
     "vote_twice": (4, "OneLeaderPerTerm"),
