@@ -16,7 +16,7 @@ from clymq.simulation.world import simulate
 CAUGHT_BY = {
     "accept_after_seal": (0, "SealedNeverGrows"),
     "ack_before_majority": (1, "LeaderCompleteness"),
-    "believe_a_former_process": (589, "Liveness"),
+    "believe_a_former_process": (427, "Liveness"),
     "begin_a_term_without_entry": (0, "an assertion of the core"),
     "commit_beyond_what_is_held": (5, "Liveness"),
     "count_an_unsynced_match": (9, "LeaderCompleteness"),
