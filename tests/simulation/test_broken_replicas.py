@@ -24,7 +24,7 @@ CAUGHT_BY = {
     "elect_a_shorter_log": (1, "VotesSeeWholeLogs"),
     "forget_producers_on_restore": (2, "AckedIsReadable"),
     "forget_the_vote_on_restart": (170, "OneLeaderPerTerm"),
-    "ignore_the_own_term_rule": (285, "LeaderCompleteness"),
+    "ignore_the_own_term_rule": (1625, "LeaderCompleteness"),
     "let_a_lame_replica_vote": (318, "LeaderCompleteness"),
     "lose_the_loss": (318, "LeaderCompleteness"),
     "no_conflict_truncation": (1, "StateMachineSafety"),
