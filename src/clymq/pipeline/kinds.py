@@ -16,7 +16,7 @@ WHOLE_ROW: Final = "to_json(struct(*))"
 
 def _check_topic(place: str, given: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
     """`topic`; and as SQL expressions over the view: key, value, partition, timestamp, headers."""
-    _check_mode(place, mode, "append", "update")
+    _check_mode(place, mode, "append")  # Spark gives sources and sinks in Python no rows that change
     _only(place, given, "topic", *EXPRESSIONS, "options")
     topic = _text(place, given, "topic")
     try:
