@@ -17,6 +17,8 @@ from benchmarks.peers.system import Programs, Promise, System, wait_until
 
 TINY = dataclasses.replace(
     FULL,
+    sizes=(100, 1000),
+    latency_sizes=(100,),
     seconds=0.1,
     turns=1,
     latency_seconds=0.2,
@@ -33,14 +35,14 @@ def test_row_70_one_command_reports_rates_and_percentiles_for_each_ack_and_size_
     None
 ):
     found = _measured(TINY, Clymq)
-    for promise, size in itertools.product(TINY.promises, ("100 B", "1 KB", "10 KB")):
+    for promise, size in itertools.product(TINY.promises, ("100 B", "1 KB")):
         for work in ("produce", "consume"):
             row = found[work, size, str(promise), "ClyMQ"]
             assert row["value"] > 0, row["reason"]
             assert row["mb_per_second"] > 0
             assert row["raw"] == found[work, size, str(promise), RAW]["value"] > 0
-        for percent in ("50", "99", "99.9"):
-            assert found["latency", f"p{percent}, {size} at 500/s", str(promise), "ClyMQ"]["value"] > 0
+    for promise, percent in itertools.product(TINY.promises, ("50", "99", "99.9")):
+        assert found["latency", f"p{percent}, 100 B at 500/s", str(promise), "ClyMQ"]["value"] > 0
     if Nats.missing() is None:
         beside = _measured(dataclasses.replace(TINY, sizes=(100,), latency_sizes=(), promises=(ONE,)), Nats)
         assert beside["produce", "100 B", str(ONE), Nats.name]["value"] > 0
