@@ -14,7 +14,8 @@ from typing import Any
 
 from clymq.broker.active_block import ActiveBlock, roll_due
 from clymq.broker.consumption import Consumption
-from clymq.broker.hosting import HostedPartition, Hosting, Reports
+from clymq.broker.hosted_partition import HostedPartition
+from clymq.broker.hosting import Hosting, Reports
 from clymq.broker.neighbours import ActiveController, Neighbours
 from clymq.broker.positions import find_offset, refusal, set_group_position
 from clymq.broker.raft_block import RaftBlock

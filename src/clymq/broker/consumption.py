@@ -16,7 +16,7 @@ from clymq.broker.active_block import ActiveBlock
 from clymq.broker.consumers import Consumers
 from clymq.broker.cursor_mirror import CursorMirror, Position
 from clymq.broker.dead_letters import DeadLetters
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.neighbours import ActiveController, Neighbours
 from clymq.broker.reading import Locating
 from clymq.broker.sharing import Sharing

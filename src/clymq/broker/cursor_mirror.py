@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.neighbours import ActiveController
 from clymq.errors import ClymqError
 from clymq.protocol.controller import UpdatePTPOffset

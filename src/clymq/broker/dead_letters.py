@@ -16,7 +16,7 @@ import logging
 from typing import Final
 
 from clymq.broker.endings import DEAD_LETTERS_SUFFIX
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.letters import Letters
 from clymq.broker.neighbours import ActiveController, Neighbours
 from clymq.broker.reading import Locating, read_here

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from clymq.broker.active_block import ActiveBlock
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.letters import BATCH_BYTES, LETTER_BYTES
 from clymq.broker.subscriptions.leases import GroupLeases, Offer, Taken
 from clymq.broker.subscriptions.spans import Span, outside

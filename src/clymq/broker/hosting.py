@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -17,18 +16,19 @@ from typing import Any, TypeVar
 from clymq.broker.active_block import ActiveBlock
 from clymq.broker.fenced_block import FencedBlock
 from clymq.broker.fetch_block import FetchBlock
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.neighbours import Neighbours
 from clymq.broker.raft_block import RaftBlock
 from clymq.broker.sealed_block import SealedBlock
+from clymq.broker.sources import LocalSource, RemoteSource
 from clymq.broker.strays import blocks_on_disk, forgotten_blocks, remove_orphan, set_aside_strays
 from clymq.clock import Clock, Turns, pause
 from clymq.config import Config, for_topic
-from clymq.errors import ClymqError, CorruptBatch, NotHosted, ReplicaLost, StaleEpoch, StorageError, UnknownPartition
-from clymq.protocol.broker import Pull
-from clymq.protocol.controller import BlockBefore, BrokerConfig, HostedBlock
+from clymq.errors import ClymqError, CorruptBatch, ReplicaLost, StaleEpoch, StorageError, UnknownPartition
+from clymq.protocol.controller import BrokerConfig, HostedBlock
 from clymq.protocol.hosting import PrepareAccept, ReplicaPlace
 from clymq.record.batch import Batch
-from clymq.record.layout import FORMAT_BYTES_MAX, Buffer
+from clymq.record.layout import FORMAT_BYTES_MAX
 from clymq.replication.consensus_links import ConsensusLinks
 from clymq.replication.entries import Genesis, Seal, decode
 from clymq.replication.fetch_host import FetchHost
@@ -53,55 +53,10 @@ B = TypeVar("B", bound=FetchBlock)
 
 RETRY_MS = 200.0
 RETRY_MS_MAX = 5_000.0
-SOURCE_MS_MAX = 10_000.0
 # A broker with an empty disk may have thousands of blocks to mend; others need descriptors and neighbours as well.
 MENDS_MAX = 16
 # A broker that matches the tree lets others have a turn after so long.
 TURN_MS_MAX = 10.0
-
-
-class HostedPartition:
-    """The blocks of one partition that are here."""
-
-    def __init__(self, place: HostedBlock, path: str, config: Config) -> None:
-        self.topic = place.topic
-        self.name = place.partition
-        self.uid = place.uid
-        self.path = path
-        self.epoch = place.epoch
-        self.config = config
-        """As this topic has it."""
-        self.before: BlockBefore | None = None
-        """The block before the active one, as the tree knew it last: who holds it may change while this one begins."""
-        self.active: ActiveBlock | None = None
-        self.sealed: dict[int, SealedBlock] = {}
-        """By number; changed by `keep` and `drop`."""
-        self._by_start: list[SealedBlock] = []
-
-    def keep(self, block: SealedBlock) -> None:
-        """Have a sealed block."""
-        self.sealed[block.number] = block
-        self._by_start = sorted(self.sealed.values(), key=lambda each: (each.start, each.number))
-
-    def drop(self, number: int) -> SealedBlock:
-        """Have a sealed block no longer; return it."""
-        block = self.sealed.pop(number)
-        self._by_start.remove(block)
-        return block
-
-    def sealed_with(self, offset: int) -> SealedBlock | None:
-        """Return the sealed block that an offset is in, if it is here; there may be thousands, and each pull asks."""
-        at = bisect_right(self._by_start, offset, key=lambda each: each.start) - 1
-        return self._by_start[at] if at >= 0 and offset < self._by_start[at].end else None
-
-    def holding(self, offset: int) -> SealedBlock | ActiveBlock:
-        """Return the block that an offset is in; the active one for all that lies behind the sealed ones."""
-        block = self.sealed_with(offset)
-        if block is not None:
-            return block
-        if self.active is None:
-            raise NotHosted(f"offset {offset} of {self.topic}/{self.name} is not here", hint="ask where it is")
-        return self.active
 
 
 class Reports:
@@ -479,7 +434,7 @@ class Hosting:
             before = partition.before or place.before
             assert before is not None, "the first block begins with nothing"
             local = partition.sealed.get(before.block)
-            sources: list[Source] = [_LocalSource(local)] if local is not None and local.whole else []
+            sources: list[Source] = [LocalSource(local)] if local is not None and local.whole else []
             sources += self._sources(partition, before.block, before.replicas)
             for source in sources:
                 try:
@@ -532,7 +487,7 @@ class Hosting:
 
     def _sources(self, partition: HostedPartition, block: int, replicas: tuple[ReplicaPlace, ...]) -> list[Source]:
         others = [replica.broker for replica in replicas if replica.broker != self._name]
-        return [_RemoteSource(self._neighbours, name, partition, block, self._name) for name in others]
+        return [RemoteSource(self._neighbours, name, partition, block, self._name) for name in others]
 
     # --- Tasks ---
 
@@ -577,38 +532,3 @@ class _News:
 
     def replica_down(self, error: ClymqError) -> None:
         self._reports.replica_down(self._partition, self._block, str(error))
-
-
-class _LocalSource:
-    """A whole block on this broker."""
-
-    def __init__(self, block: SealedBlock) -> None:
-        self._block = block
-
-    async def read(self, position: int, bytes_max: int) -> Buffer:
-        return self._block.read_at(position, bytes_max)
-
-
-class _RemoteSource:
-    """A block on another broker."""
-
-    def __init__(self, neighbours: Neighbours, broker: str, partition: HostedPartition, block: int, me: str) -> None:
-        self._neighbours = neighbours
-        self._broker = broker
-        self._partition = partition
-        self._block = block
-        self._me = me
-
-    async def read(self, position: int, bytes_max: int) -> Buffer:
-        partition = self._partition
-        request = Pull(
-            partition.topic,
-            partition.name,
-            partition.uid,
-            block=self._block,
-            replica=self._me,
-            position=position,
-            bytes_max=bytes_max,
-        )
-        answer = await self._neighbours.ask(self._broker, request, timeout_ms=SOURCE_MS_MAX)
-        return answer.payload

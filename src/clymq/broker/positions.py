@@ -7,7 +7,7 @@ cursor by a `Reset`, a publish-subscribe position by a `Commit`. Which of the tw
 from __future__ import annotations
 
 from clymq.broker.active_block import ActiveBlock
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.errors import ClymqError, NotHosted, NotSubscribed, OffsetOutOfRange
 from clymq.protocol.broker import OFFSET_UNKNOWN, FindOffset, OffsetFound
 from clymq.protocol.hosting import LATEST, GroupPositionSet, SetGroupPosition

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from clymq import errors
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.neighbours import ActiveController
 from clymq.clock import Clock
 from clymq.errors import ClymqError, NotHosted, OffsetOutOfRange, StorageError, UnknownServerError

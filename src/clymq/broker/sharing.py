@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from clymq.broker.acks import Acks, answer
 from clymq.broker.active_block import ActiveBlock, Listener
 from clymq.broker.endings import RETRY_MS, Endings
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.reading import Locating, read_here
 from clymq.broker.subscriptions.leases import GroupLeases, Offer, Taken
 from clymq.broker.subscriptions.spans import Span, Spans

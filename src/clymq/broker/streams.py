@@ -6,7 +6,7 @@ where to go on when the next offset is elsewhere. It holds no messages: what is 
 
 from __future__ import annotations
 
-from clymq.broker.hosting import HostedPartition
+from clymq.broker.hosted_partition import HostedPartition
 from clymq.broker.reading import read_here
 from clymq.broker.takers import Delivery, PushSubscription
 from clymq.clock import Clock

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from clymq.broker.hosting import HostedPartition, Hosting, Reports
+from clymq.broker.hosted_partition import HostedPartition
+from clymq.broker.hosting import Hosting, Reports
 from clymq.broker.sealed_block import SealedBlock
 from clymq.clock import ManualClock, Timer
 from clymq.errors import ConnectFailed, DiskFailed
