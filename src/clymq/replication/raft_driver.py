@@ -3,8 +3,8 @@
     a message, a tick, a proposal, a sync  ->  RaftNode  ->  Ready
         1. the vote and the term are saved                 BEFORE anything is said
         2. what lost is cut away                           BEFORE anything is written in its place
-        3. entries are written, and their sync begins
-        4. messages leave
+        3. entries are written
+        4. messages leave, and the sync of what was written begins
         5. what is committed is applied, and whoever waits for it is answered
 
 Nothing here waits but a cut and a checkpoint. A vote is saved off the event loop, and until it is there nothing is
@@ -357,8 +357,13 @@ class RaftDriver:
         if ready.entries:
             self._write(ready.entries)
         self._recent.settle()
-        for message in self._around.gather(self.group, ready.messages):
-            self._around.send(self.group, message, self._payload(message))
+        try:
+            for message in self._around.gather(self.group, ready.messages):
+                self._around.send(self.group, message, self._payload(message))
+        finally:
+            # Behind the messages: the others' disks are further away, and the thread that syncs wants the interpreter.
+            if ready.entries:
+                self._around.flusher.written(self.replica.block, "commit")
         node.advance()
         if self._leading() != self._led:
             self._lose_leadership()  # BEFORE anything is applied: it may be another leader's, where ours was waited for
@@ -399,7 +404,6 @@ class RaftDriver:
         except CorruptBatch as error:
             # Nothing is wrong with the disk: the sender's log is not what ours can go on with.
             raise StorageError(f"{self.group}: entries that do not follow on are not written: {error}") from error
-        self._around.flusher.written(block, "commit")
 
     def _payload(self, message: Message) -> Sequence[Buffer]:
         """Return the batches of an append: out of memory if they are there, or from the file, checked."""
