@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from clymq.config import Config
-from clymq.errors import CorruptBatch, CorruptBlock, NotReady, OffsetOutOfRange, StorageError
+from clymq.errors import CorruptBatch, CorruptBlock, InvalidRequest, NotReady, OffsetOutOfRange, StorageError
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import BlockClosed, ReplicaPlace
 from clymq.replication.fetch_log import checked
@@ -119,7 +119,13 @@ class SealedBlock:
 
         def read(block: Block) -> memoryview:
             at = block.position_of(block.last_index) if position < 0 else position
-            return block.read_at(at, bytes_max, block.end_position)
+            try:
+                return block.read_at(at, bytes_max, block.end_position)
+            except CorruptBlock:
+                # Who asks in the middle of a batch has another log; that says nothing against this one.
+                if not block.is_boundary(at):
+                    raise InvalidRequest(f"no batch of block {self.number} begins at position {at}") from None
+                raise
 
         return self._checked(read)
 

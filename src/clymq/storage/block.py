@@ -380,6 +380,10 @@ class Block:
         """Return whole batches from a position on, none beyond `limit`; what is not committed is copied."""
         return self._reader.read_at(position, bytes_max, limit)
 
+    def is_boundary(self, position: int) -> bool:
+        """Whether a batch begins at a position, or the block ends there."""
+        return self._reader.is_boundary(position, self._end.position)
+
     def locate(self, offset: int) -> int:
         """Return the position of the data batch that holds an offset."""
         if not self.start_offset <= offset < self._end.offset:

@@ -111,6 +111,10 @@ class SparseIndex:
         """Return the last entry that has only earlier timestamps before it."""
         return self._last(lambda entry: entry.timestamp_max < timestamp)
 
+    def by_position(self, position: int) -> Entry | None:
+        """Return the last entry whose batch begins at or before a position."""
+        return self._last(lambda entry: entry.position <= position)
+
     def count_before(self, position: int) -> int:
         """Return how many entries lie before a position."""
         return self._count(lambda entry: entry.position < position)

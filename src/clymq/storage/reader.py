@@ -53,6 +53,11 @@ class Reader:
             raise self._corrupt(position + (error.position or 0), error) from None
         return data[:taken]
 
+    def is_boundary(self, position: int, end: int) -> bool:
+        """Whether a batch begins at a position, or the log ends there."""
+        start = self._start(lambda index: index.by_position(position), end)
+        return next((at for at, _ in self.walk(start, end) if at >= position), end) == position
+
     def locate(self, offset: int, end: int) -> int:
         """Return the position of the data batch that holds an offset, which must be in the block."""
         position = self._places.get(offset)

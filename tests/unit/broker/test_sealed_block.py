@@ -8,7 +8,7 @@ import pytest
 
 from clymq.broker.sealed_block import SealedBlock
 from clymq.clock import ManualClock
-from clymq.errors import NotReady, OffsetOutOfRange
+from clymq.errors import InvalidRequest, NotReady, OffsetOutOfRange
 from clymq.protocol.controller import HostedBlock
 from clymq.record.batch import Batch
 from clymq.record.layout import Buffer
@@ -151,6 +151,17 @@ def test_rot_in_a_whole_block_is_never_handed_out_and_is_mended_from_another() -
     assert bytes(block.read(0, 1 << 20)) == bytes(source.read(0, 1 << 20))
     block.close()
     assert broker.hosts(place).open() == (True, 0)
+
+
+def test_who_asks_in_the_middle_of_a_batch_is_told_so_and_the_block_stays_whole() -> None:
+    _, block = whole()
+    second = Batch.parse(block.read_at(0, 1)).length
+    for wrong in (1, second - 8, second + 8):
+        with pytest.raises(InvalidRequest, match=str(wrong)):
+            block.read_at(wrong, 1 << 20)
+    assert block.whole
+    assert Batch.parse(block.read_at(second, 1)).index == 2
+    assert not block.read_at(1 << 40, 1 << 20), "behind the end there is nothing"
 
 
 def test_a_source_with_rot_gives_nothing_to_who_mends_and_is_mended_itself() -> None:
