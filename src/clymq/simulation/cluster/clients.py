@@ -95,11 +95,13 @@ class Producer(Client):
         super().__init__(around, name)
         self.producing = True
         self.stored = 0
+        self.pushing: set[asyncio.Task[None]] = set()
+        """What has no answer yet."""
         modes = around.options.modes
         self._ack = Ack.QUORUM if modes == (-1,) and self.chance.random() < 0.5 else None
 
     async def _run(self, life: Life) -> None:
-        options = self.around.options
+        options, self.pushing = self.around.options, set()
         codec = self.chance.choice(["none", "lz4"])
         # Never closed: it is killed, as all clients here are.
         producer = AsyncProducer(
@@ -118,7 +120,9 @@ class Producer(Client):
                 continue
             await room.acquire()
             pushing = asyncio.create_task(self._push(producer, self.chance.choice(self.around.places)))
+            self.pushing.add(pushing)
             pushing.add_done_callback(lambda _: room.release())
+            pushing.add_done_callback(self.pushing.discard)
 
     async def _push(self, producer: AsyncProducer, place: Place) -> None:
         count = self.chance.randint(1, self.around.options.batch_messages_max)
@@ -260,7 +264,16 @@ async def make_partition(around: Surroundings, admin: AsyncAdmin, name: str, cha
 
 
 async def read_whole(consumer: AsyncConsumer, place: Place) -> Log:
-    """Read a partition from its first offset to its end as it is now."""
+    """Read a partition from its first offset to its end as it is now; from a later first, if retention is quicker."""
+    while True:
+        try:
+            return await _read_from_first(consumer, place)
+        except OffsetOutOfRange as moved:
+            if moved.offset >= moved.first:
+                raise
+
+
+async def _read_from_first(consumer: AsyncConsumer, place: Place) -> Log:
     end = (await consumer.end_offsets(place[0]))[place[1]]
     await consumer.assign(*place, "earliest")
     log = Log(await consumer.position(*place))

@@ -237,6 +237,9 @@ class World:
         for tree in self.checkers.trees.values():
             if tree.partition is not None and tree.partition.pending is not None:
                 return f"{tree.path} to finish its move to block {tree.partition.pending.block}"
+        for producer in self.producers:
+            if producer.pushing:
+                return f"{producer.name} to hear what became of its last messages"  # else ends are asked for too early
         for broker in self.brokers:
             if broker.node is None:
                 return f"{broker.name} to start"
