@@ -240,17 +240,7 @@ class World:
         for producer in self.producers:
             if producer.pushing:
                 return f"{producer.name} to hear what became of its last messages"  # else ends are asked for too early
-        for broker in self.brokers:
-            if broker.node is None:
-                return f"{broker.name} to start"
-            for partition in broker.node.broker.hosting.partitions:
-                active = partition.active
-                if active is not None and active.leader == broker.name and active.end < active.file.end_offset:
-                    return f"readers of {partition.name} to see all that {broker.name} has"
-                for block in partition.sealed.values():
-                    if not block.whole:
-                        return f"block {block.number} of {partition.name} to be whole at {broker.name}"
-        return None
+        return next((waiting for waiting in map(_unsettled_at, self.brokers) if waiting is not None), None)
 
     async def _compare(self) -> None:
         """Read every log, and judge all that was ever told by it."""
@@ -309,6 +299,19 @@ class World:
         self.loop.run_until_complete(self.loop.create_task(asyncio.sleep(1)))
         self.loop.close()
         self.store.close()
+
+
+def _unsettled_at(broker: BrokerProcess) -> str | None:
+    if broker.node is None:
+        return f"{broker.name} to start"
+    for partition in broker.node.broker.hosting.partitions:
+        active = partition.active
+        if active is not None and active.leader == broker.name and active.end < active.file.end_offset:
+            return f"readers of {partition.name} to see all that {broker.name} has"
+        for block in partition.sealed.values():
+            if not block.whole:
+                return f"block {block.number} of {partition.name} to be whole at {broker.name}"
+    return None
 
 
 def simulate(seed: int, options: Options | None = None) -> World:
