@@ -2,12 +2,13 @@
 
 Somebody who repeats the same work after a failure (a task of a micro-batch) gives its batches the same numbers each
 time. A `SparseWriter` first asks the partition where this producer stands (`InitProducer`): that fences every earlier
-attempt, so that nothing of it can be stored from then on, and says which numbers are stored already. Those are left
-out, the rest is pushed in order under the new epoch. The flag SPARSE makes a batch count as one number, and lets
-numbers jump.
+attempt, so that nothing of it can be stored from then on, and says which numbers are stored already. Then it pushes
+batches with higher numbers, in order and under the new epoch. The flag SPARSE makes a batch count as one number, and
+lets numbers jump.
 
-What must hold: the same number means the same messages in every attempt. Only quorum partitions can keep the promise;
-others are refused, because what they acknowledged may go with their leader.
+What is behind the numbers that are stored is for the caller to know: either the same number means the same messages in
+every attempt, or they are read back. Only quorum partitions can keep the promise; others are refused, because what they
+acknowledged may go with their leader.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from clymq.client.cluster import Cluster, worth_retrying
 from clymq.client.waiting import Backoff, Deadline, settled
@@ -37,14 +38,24 @@ IN_FLIGHT_BYTES_MAX: Final = 32 * 1024 * 1024
 Pieces = Sequence[Buffer]
 Build = Callable[[int, int], Pieces]
 """Makes the bytes of a batch of (number, epoch), in one piece or several."""
+Numbered = tuple[int, Build]
+
+
+class Kept(NamedTuple):
+    """Where a batch went: the messages [start, end)."""
+
+    number: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What became of the batches: `skipped` were there already, `written` are new."""
+class Standing:
+    """Where a producer stands: numbers below `next` are stored, the last of them as `kept` says, in order."""
 
-    written: int
-    skipped: int
+    epoch: int
+    next: int
+    kept: tuple[Kept, ...]
 
 
 class SparseWriter:
@@ -55,15 +66,13 @@ class SparseWriter:
         self.partition = partition
         self.producer = check_name(producer, "producer")
         self._cluster = cluster
-        self._timeout = timeout
+        self.timeout = timeout
 
-    async def write(self, first: int, last: int, builds: Sequence[Build]) -> Stored:
-        """Store batches as `first`, `first + 1`, ...; numbers above `last` belong to work that comes later.
+    async def begin(self, last: int) -> Standing:
+        """Fence every attempt before this one, and learn what it has stored.
 
-        If a higher number is stored already, this work is not a repetition but older than what is there: refused.
+        If a number above `last` is stored already, this work is not a repetition but older than what is there: refused.
         """
-        if first + len(builds) > last + 1:
-            raise InvalidRequest(f"{len(builds)} batches; numbers {first} to {last} are for them")
         ready = await self._init()
         if ready.next > last + 1:
             raise OutOfSequence(
@@ -72,26 +81,23 @@ class SparseWriter:
                 expected=ready.next,
                 hint="later work was stored under this name: another process uses it, or a checkpoint is older",
             )
-        skipped = min(max(0, ready.next - first), len(builds))
-        await self._push(first + skipped, ready.epoch, builds[skipped:])
-        return Stored(len(builds) - skipped, skipped)
+        kept = (Kept(each.cmdindex, each.base_offset, each.base_offset + each.count) for each in ready.stored)
+        return Standing(ready.epoch, ready.next, tuple(kept))
 
     async def _init(self) -> ProducerReady:
-        """Fence every attempt before this one, and learn what it has stored."""
-
         def request(route: ProducerRoute) -> InitProducer:
             if route.ack != Ack.QUORUM:
                 raise _ack_refused(self.topic, self.partition, route.ack)
             return InitProducer(self.topic, self.partition, route.uid, self.producer)
 
-        deadline = Deadline(self._cluster.clock, self._timeout)
+        deadline = Deadline(self._cluster.clock, self.timeout)
         return (await self._cluster.ask_leader(self.topic, self.partition, request, deadline)).reply
 
-    async def _push(self, number: int, epoch: int, builds: Sequence[Build]) -> None:
+    async def push(self, epoch: int, batches: Sequence[Numbered]) -> None:
         """Send in order, a few at a time; after a failure the same bytes again, from the lowest without an answer."""
-        waiting = deque((number + at, build) for at, build in enumerate(builds))
+        waiting = deque(batches)
         unanswered: dict[int, Pieces] = {}
-        deadline = Deadline(self._cluster.clock, self._timeout)
+        deadline = Deadline(self._cluster.clock, self.timeout)
         backoff = Backoff(self._cluster.config, self._cluster.chance)
         problem: ClymqError | None = None
         hints = 0
@@ -106,7 +112,7 @@ class SparseWriter:
                 if isinstance(error, AckMismatch) or not worth_retrying(error, by_broker=route is not None):
                     raise
                 if len(waiting) + len(unanswered) < before:  # it went on for a while
-                    deadline = Deadline(self._cluster.clock, self._timeout)
+                    deadline = Deadline(self._cluster.clock, self.timeout)
                     backoff.reset()
                 if deadline.is_over:
                     left = len(waiting) + len(unanswered)
@@ -123,7 +129,7 @@ class SparseWriter:
         self,
         route: ProducerRoute,
         epoch: int,
-        waiting: deque[tuple[int, Build]],
+        waiting: deque[Numbered],
         unanswered: dict[int, Pieces],
         deadline: Deadline,
     ) -> None:

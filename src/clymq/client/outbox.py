@@ -6,13 +6,15 @@ is told, once, and its bytes are free again.
 A draft lingers for company, but not when somebody waits for it and nothing of its partition is on its way: then it
 leaves with what else comes in the same turn of the event loop. While something is, the next one fills, and leaves when
 that is settled. So a single push takes as long as the broker does, and many at a time share batches all the same.
+What ends a column leaves at once if its caller is the only one: nobody is there to keep it company.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from clymq.client.accumulator import Accumulator, Draft, Lane, Moment
@@ -69,6 +71,7 @@ class Outbox:
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._linger: Timer | None = None
         self._hastened: dict[Draft, None] = {}
+        self._callers = 0
         self._unreported: ClymqError | None = None
 
     @property
@@ -180,6 +183,21 @@ class Outbox:
         for draft in hastened:
             self._accumulator.close(draft)
         self.hand_over()
+
+    @contextmanager
+    def waiting_for(self, drafts: Iterable[Draft]) -> Iterator[None]:
+        """Have drafts leave for somebody who waits for them meanwhile, and adds no more: see the module."""
+        self._callers += 1
+        try:
+            for draft in drafts:
+                if self._callers == 1:
+                    self._accumulator.close(draft)
+                else:
+                    self.hasten(draft)
+            self.hand_over()
+            yield
+        finally:
+            self._callers -= 1
 
     def send_now(self) -> None:
         """Close every draft, however young, and send it."""

@@ -85,6 +85,14 @@ def cut_values(values: Sequence[bytes], message_bytes: int, limit_bytes: int) ->
         count = max(1, limit_bytes * len(column) // size)
 
 
+def size_of_few(values: Sequence[bytes], message_bytes: int, limit_bytes: int) -> int | None:
+    """Return what values take that fit into `limit_bytes` together; None if they do not, or are not all `bytes`."""
+    if not values or len(values) > _guess(values, message_bytes, limit_bytes) or set(map(type, values)) != {bytes}:
+        return None
+    size = sum(map(len, values)) + message_bytes * len(values)
+    return size if size <= limit_bytes else None
+
+
 def _guess(values: Sequence[bytes], message_bytes: int, limit_bytes: int) -> int:
     try:
         return max(1, limit_bytes // (message_bytes + len(values[0]))) if values else 1

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
-from clymq.client.accumulator import MESSAGE_BYTES, Accumulator, message_bytes
+from clymq.client.accumulator import MESSAGE_BYTES, Accumulator, Draft, message_bytes
 from clymq.client.admin import AsyncAdmin, TopicInfo
 from clymq.client.cluster import Cluster
 from clymq.client.gathering import Gathering
 from clymq.client.identity import default_name
 from clymq.client.intake import Intake
 from clymq.client.outbox import OnDelivery, Outbox
-from clymq.client.partitioning import by_key, by_key_column, cut_table, cut_values, cuts
+from clymq.client.partitioning import by_key, by_key_column, cut_table, cut_values, cuts, size_of_few
 from clymq.client.placing import Placing
 from clymq.client.receipts import Delivery, Outcome, Receipt, Receipts
 from clymq.client.surroundings import Surroundings
@@ -35,6 +35,8 @@ from clymq.record.layout import CODECS
 from clymq.types import Ack, check_name
 
 log = logging.getLogger("clymq.client")
+
+_Fill = Callable[[BatchBuilder], object]
 
 # As many as a partition remembers the places of; see DESIGN 5.
 IN_FLIGHT_MAX: Final = 8
@@ -92,6 +94,7 @@ class AsyncProducer:
             timeout=timeout,
             on_delivery=on_delivery,
         )
+        self._few_bytes_max = min(batch_bytes, config.message_bytes_max)
         self._placing = Placing(self._cluster, self._outbox, timeout)
         self._lanes = self._placing.lanes
         self._intake = Intake(self._placing, self._outbox, self._clock, timeout, config.message_bytes_max)
@@ -195,9 +198,8 @@ class AsyncProducer:
             }
         for name, part in parts.items():
             if len(part) == 1:
-                for values_piece, size in cut_values(part["value"], MESSAGE_BYTES, self._outbox.batch_bytes):
-                    fill = _fill_columns({"value": values_piece})
-                    await pieces.add(name, len(values_piece), size, fill, self._deadline())
+                for count, size, fill in self._cut_values(part["value"]):
+                    await pieces.add(name, count, size, fill, self._deadline())
                 continue
             for start, end, size in cuts(_sizes(part), self._outbox.batch_bytes):
                 piece = {column: items[start:end] for column, items in part.items()}
@@ -300,6 +302,18 @@ class AsyncProducer:
                 raise
             log.warning("producer %s: %s: %s", self.name, problem.code, problem)
 
+    def _cut_values(self, values: Sequence[bytes]) -> Iterator[tuple[int, int, _Fill]]:
+        """Divide values into pieces for a batch each: messages, bytes, and what fills a builder with them.
+
+        A few are gathered as they are, and become a column with those of others: a column has its price.
+        """
+        size = size_of_few(values, MESSAGE_BYTES, self._few_bytes_max)
+        if size is not None:
+            yield len(values), size, lambda builder: builder.add_checked(values)
+            return
+        for column, size in cut_values(values, MESSAGE_BYTES, self._outbox.batch_bytes):
+            yield len(column), size, _fill_columns({"value": column})
+
     def _deadline(self) -> Deadline:
         self._outbox.check_open()
         return Deadline(self._clock, self._timeout)
@@ -314,6 +328,7 @@ class _Pieces:
         self._topic = topic
         self._partitions = partitions
         self._gathering = Gathering(topic)
+        self._filling: dict[str, Draft] = {}
         self._added = 0
 
     async def add(
@@ -321,7 +336,7 @@ class _Pieces:
         partition: str | None,
         count: int,
         size: int,
-        fill: Callable[[BatchBuilder], object],
+        fill: _Fill,
         deadline: Deadline,
     ) -> None:
         """Accept a piece as soon as there is room; without a partition it goes where it is the turn of."""
@@ -330,6 +345,7 @@ class _Pieces:
         place = self._placing.choose(self._topic, self._partitions, None) if partition is None else partition
         draft = self._outbox.add_many(self._topic, place, count, size, fill)
         self._gathering.expect(draft, count)
+        self._filling[place] = draft
         self._outbox.hand_over()
         self._added += 1
         if self._added % PIECES_IN_A_TURN == 0:
@@ -339,16 +355,16 @@ class _Pieces:
             await self._outbox.some_settled()
 
     async def receipts(self) -> Receipts:
-        """Send what is still open, since nothing follows it, and wait for all."""
-        self._outbox.send_now()
-        return await self._gathering.receipts()
+        """Let what is still open leave, since nothing of ours follows it, and wait for all."""
+        with self._outbox.waiting_for(self._filling.values()):
+            return await self._gathering.receipts()
 
 
-def _fill_columns(columns: Mapping[str, Any]) -> Callable[[BatchBuilder], object]:
+def _fill_columns(columns: Mapping[str, Any]) -> _Fill:
     return lambda builder: builder.add_columns(**columns)
 
 
-def _fill_arrow(table: pa.Table) -> Callable[[BatchBuilder], object]:
+def _fill_arrow(table: pa.Table) -> _Fill:
     return lambda builder: builder.add_arrow(table)
 
 

@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from clymq.client.accumulator import Draft
 from clymq.client.cluster import Cluster, worth_retrying
@@ -27,6 +28,7 @@ from clymq.client.numbering import NumberedBatch, Numbering
 from clymq.client.receipts import Delivery, Outcome
 from clymq.client.waiting import Backoff
 from clymq.clock import Timer, pause
+from clymq.config import KiB
 from clymq.errors import (
     AckMismatch,
     ClosedError,
@@ -43,6 +45,10 @@ from clymq.rpc.peer import Peer
 from clymq.types import Ack
 
 log = logging.getLogger("clymq.client")
+
+# So much leaves before the turn of the event loop ends: the broker does its work while more is made ready. Not where a
+# sync is waited for: what arrives together there is synced together.
+EARLY_BYTES: Final = 64 * KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +215,13 @@ class PartitionSender:
                 continue
             self._unanswered[batch.cmdindex] = batch
             self._send(peer, route, batch)
-        if len(self._unanswered) == 1:
+            if peer.buffered_bytes >= EARLY_BYTES and self._ack(route) != Ack.QUORUM:
+                peer.flush()
+        if peer.asks_under_way == 1:
             peer.flush()  # nothing is going to join it: whoever is to send more waits for the answer
+
+    def _ack(self, route: ProducerRoute) -> int:
+        return route.ack if self._options.ack is None else self._options.ack
 
     def _send(self, peer: Peer, route: ProducerRoute, batch: NumberedBatch) -> None:
         if self._failure is not None:
@@ -222,7 +233,7 @@ class PartitionSender:
             uid=route.uid,
             producer=options.producer,
             cmdindex=batch.cmdindex,
-            ack=route.ack if options.ack is None else options.ack,
+            ack=self._ack(route),
             explicit_ack=options.ack is not None,
         )
         try:
@@ -270,7 +281,7 @@ class PartitionSender:
         request = InitProducer(self.topic, self.partition, route.uid, self._options.producer)
         numbering.ask_epoch()
         ready = (await peer.ask(request, timeout_ms=self._cluster.config.request_ms_max)).reply
-        error = numbering.begin_epoch(ready, route.ack if self._options.ack is None else self._options.ack)
+        error = numbering.begin_epoch(ready, self._ack(route))
         if numbering.lost_messages > lost_before:
             lost = numbering.lost_messages - lost_before
             log.warning("%s/%s: %d acknowledged messages are lost", self.topic, self.partition, lost)

@@ -45,6 +45,8 @@ from clymq.record.sizes import largest_message
 Columns = dict[str, Any]  # name -> pa.Array
 # Pieces and their length together, the length unpacked, how many messages, which columns, the first and last time.
 _Body = tuple[Sequence[Buffer | pa.Buffer], int, int, int, Flag, tuple[int, int]]
+# How many values there are, where each begins and the last ends, and all of them in pieces.
+_Values = tuple[int, Any, "Sequence[Buffer | pa.Buffer]"]
 
 MESSAGE_BYTES_MAX: Final = Config().message_bytes_max
 PRODUCER_ID_BYTES: Final = 16
@@ -54,6 +56,8 @@ _NO_PRODUCER: Final = bytes(PRODUCER_ID_BYTES)
 _OFFSET: Final = struct.Struct("<i")
 # Up to here plain Python has the values side by side sooner than Arrow.
 _FEW_VALUES: Final = 16
+# Up to here chunks are sent as they lie; more of them are small, and joining them costs less than sending each.
+_FEW_CHUNKS: Final = 16
 
 
 @lru_cache(maxsize=PRODUCER_NAMES_KEPT)
@@ -220,7 +224,7 @@ class BatchBuilder:
 
     def _plain_body(self, now: int) -> _Body | None:
         """Return the body of a batch that has values only, in one piece of memory; None for every other."""
-        if self._codec != "none" or len(self._chunks) > 1:
+        if self._codec != "none":
             return None
         if self._chunks or len(self._values) > _FEW_VALUES:
             self._gather()
@@ -359,25 +363,50 @@ def _put(column: list[Any], at: int, item: object) -> None:
     column.append(item)
 
 
-def _few_side_by_side(values: list[bytes]) -> tuple[int, Buffer, Buffer] | None:
-    """Return how many values there are, where each begins and the last ends, and all of them in one piece."""
+def _few_side_by_side(values: list[bytes]) -> _Values | None:
+    """Return a few values side by side, in one piece; None if they are not all `bytes`."""
     if not values or any(type(value) is not bytes for value in values):
         return None
     ends = array.array("i", accumulate(map(len, values), initial=0))
-    return len(values), ends.tobytes(), b"".join(values)
+    return len(values), ends.tobytes(), [b"".join(values)]
 
 
-def _values_alone(chunks: list[Columns]) -> tuple[int, Buffer, Buffer] | None:
-    """Return the same of a single column of values that Arrow holds from its first on; None for anything else."""
-    if len(chunks) != 1 or len(chunks[0]) != 1:
+def _values_alone(chunks: list[Columns]) -> _Values | None:
+    """Return the same of columns of values, as they lie in Arrow's memory; None if there is anything beside them."""
+    if not 0 < len(chunks) <= _FEW_CHUNKS or any(len(chunk) != 1 for chunk in chunks):
         return None
-    column = chunks[0]["value"]
-    _, offsets, data = column.buffers()
-    count = len(column)
-    if column.offset or _OFFSET.unpack_from(offsets)[0]:
-        return None
-    (end,) = _OFFSET.unpack_from(offsets, 4 * count)
-    return count, offsets[: 4 * (count + 1)], data[:end] if end else b""
+    columns = [chunk["value"] for chunk in chunks]
+    if len(columns) == 1 and _is_whole(columns[0]):
+        count = len(columns[0])
+        _, offsets, data = columns[0].buffers()
+        (end,) = _OFFSET.unpack_from(offsets, 4 * count)
+        return count, offsets[: 4 * (count + 1)], [data[:end] if end else b""]
+    return _side_by_side(columns)
+
+
+def _is_whole(column: pa.Array) -> bool:
+    """Whether a column of values begins where its memory does."""
+    offsets = column.buffers()[1]
+    assert offsets is not None
+    return not column.offset and not _OFFSET.unpack_from(offsets)[0]
+
+
+def _side_by_side(columns: list[pa.Array]) -> _Values:
+    """Return columns as if they were one: only the offsets are made anew, the values stay where they are."""
+    ends: list[pa.Array] = [pa.array([0], pa.int32())]
+    data: list[Buffer | pa.Buffer] = []
+    length = 0
+    for column in columns:
+        _, offsets, values = column.buffers()
+        assert offsets is not None
+        count = len(column)
+        start, end = (_OFFSET.unpack_from(offsets, 4 * (column.offset + at))[0] for at in (0, count))
+        own = pa.Array.from_buffers(pa.int32(), count, [None, offsets], offset=column.offset + 1)
+        ends.append(pc.add(own, pa.scalar(length - start, pa.int32())))
+        if values is not None and end > start:
+            data.append(values[start:end])
+        length += end - start
+    return sum(map(len, columns)), pa.concat_arrays(ends).buffers()[1], data
 
 
 def _chunk(columns: Mapping[str, Any]) -> Columns:

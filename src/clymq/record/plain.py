@@ -15,7 +15,10 @@ is for Arrow's own reader and its full validation to say, for plain batches as f
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
+
+import pyarrow as pa
 
 from clymq.record.layout import Buffer, padded
 
@@ -67,13 +70,15 @@ _TIME: Final = struct.Struct("<q")
 _PADDING: Final = tuple(bytes(count) for count in range(8))
 
 
-def plain_values(count: int, offsets: Buffer, data: Buffer, time: int) -> tuple[list[Buffer], int]:
+def plain_values(
+    count: int, offsets: Buffer, data: Sequence[Buffer | pa.Buffer], time: int
+) -> tuple[list[Buffer | pa.Buffer], int]:
     """Return the message of `count` values that lie in `data`, all of one time, in pieces; and how many bytes they are.
 
-    `offsets` are count + 1 numbers of 32 bits, from 0 to the length of `data`.
+    `offsets` are count + 1 numbers of 32 bits, from 0 to the length of all of `data`.
     """
     sizes, rows, buffers, nodes = _VALUES_BETWEEN
-    offsets_bytes, data_bytes, times_bytes = 4 * (count + 1), len(data), 8 * count
+    offsets_bytes, data_bytes, times_bytes = 4 * (count + 1), sum(map(len, data)), 8 * count
     data_at = padded(offsets_bytes)
     times_at = data_at + padded(data_bytes)
     body_bytes = times_at + times_bytes
@@ -82,11 +87,11 @@ def plain_values(count: int, offsets: Buffer, data: Buffer, time: int) -> tuple[
         0, 0, 0, offsets_bytes, data_at, data_bytes, times_at, 0, times_at, times_bytes,
         nodes, count, 0, count, 0,
     )  # fmt: skip
-    pieces = [
+    pieces: list[Buffer | pa.Buffer] = [
         metadata,
         offsets,
         _PADDING[data_at - offsets_bytes],
-        data,
+        *data,
         _PADDING[times_at - data_at - data_bytes],
         _TIME.pack(time) * count,
     ]

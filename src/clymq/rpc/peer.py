@@ -299,6 +299,11 @@ class Peer:
         self._on_closed.append(callback)
 
     @property
+    def asks_under_way(self) -> int:
+        """Requests of this side that have not been answered."""
+        return len(self._asks) if self._asks is not None else 0
+
+    @property
     def calls_under_way(self) -> int:
         """Requests of the other side that have not been answered."""
         return len(self._calls)

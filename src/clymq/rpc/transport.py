@@ -239,6 +239,7 @@ class _TcpWire:
         "_closing",
         "_fd",
         "_flush_is_due",
+        "_is_full",
         "_loop",
         "_on_drained",
         "_reading",
@@ -261,8 +262,10 @@ class _TcpWire:
         self._receiver: Receiver | None = None
         self._unsent: deque[Buffer] = deque()
         self._on_drained: list[Callable[[], None]] = []
-        # A flush will come: at the end of this turn, or when the socket is writable again.
+        # A flush will come at the end of this turn.
         self._flush_is_due = False
+        # The socket takes no more; a flush will come when it is writable again.
+        self._is_full = False
         self._closing = False
         self._reading = False
 
@@ -312,7 +315,7 @@ class _TcpWire:
         finally:
             if flush_here:
                 self._flush_is_due = False
-                if (self._unsent or self._closing) and self._fd >= 0:
+                if (self._unsent or self._closing) and self._fd >= 0 and not self._is_full:
                     self._flush()
 
     # --- Writing ---
@@ -322,7 +325,7 @@ class _TcpWire:
             return
         self._unsent.extend(buffers)
         self.buffered += size
-        if not self._flush_is_due:
+        if not (self._flush_is_due or self._is_full):
             if self.buffered >= _FLUSH_AT_BYTES:
                 self._flush()
             else:
@@ -330,7 +333,7 @@ class _TcpWire:
                 self._loop.call_soon(self._flush_at_end_of_turn)
 
     def flush(self) -> None:
-        if self._unsent and self._fd >= 0:
+        if self._unsent and self._fd >= 0 and not self._is_full:
             self._flush()
 
     def when_drained(self, callback: Callable[[], None]) -> None:
@@ -346,7 +349,7 @@ class _TcpWire:
 
     def _flush_at_end_of_turn(self) -> None:
         self._flush_is_due = False
-        if self._fd >= 0:
+        if self._fd >= 0 and not self._is_full:
             self._flush()
 
     def _flush(self) -> None:
@@ -365,7 +368,7 @@ class _TcpWire:
                 else:
                     self._drop_sent(sent)
         except (BlockingIOError, InterruptedError):
-            self._flush_is_due = True
+            self._is_full = True
             self._loop.add_writer(self._fd, self._writable)
             return
         except OSError as error:
@@ -397,7 +400,7 @@ class _TcpWire:
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._fd)
-        self._flush_is_due = False
+        self._is_full = False
         self._flush()
 
     # --- The end ---
@@ -408,7 +411,7 @@ class _TcpWire:
         self._closing = True
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
-            if not self._flush_is_due:
+            if not (self._flush_is_due or self._is_full):
                 self._flush_is_due = True
                 self._loop.call_soon(self._flush_at_end_of_turn)
 

@@ -40,8 +40,8 @@ _READ: Final = (
 _READ_BATCH: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 _READ_STREAM: Final = ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
 _WRITE: Final = (
-    *_BOOTSTRAP, "batchId", "bufferBytesMax", "codec", "delivery", "includeHeaders", "producerName", "stableOrder",
-    "timeout", "topic",
+    *_BOOTSTRAP, "batchId", "bufferBytesMax", "codec", "delivery", "includeHeaders", "producerName", "timeout",
+    "topic",
 )  # fmt: skip
 
 
@@ -95,7 +95,6 @@ class SinkOptions:
     exactly_once: bool
     producer_name: str | None
     batch_id: int | None
-    stable_order: bool
     codec: str
     buffer_bytes_max: int
     timeout: float
@@ -150,16 +149,14 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     batch_id = read.get("batchId", _not_negative)
     if batch_id is not None and name is None:
         read.refuse("batchId", "means nothing without producerName")
-    for option in ("producerName", "stableOrder"):
-        if read.has(option) and not exactly_once:
-            read.refuse(option, "means nothing with delivery=at-least-once")
+    if name is not None and not exactly_once:
+        read.refuse("producerName", "means nothing with delivery=at-least-once")
     return SinkOptions(
         bootstrap=_bootstrap(read),
         topic=read.get("topic", lambda value: check_name(value, "topic")),
         exactly_once=exactly_once,
         producer_name=name,
         batch_id=batch_id,
-        stable_order=read.flag("stableOrder", False),
         codec=read.get("codec", _one_of("none", "lz4", "zstd")) or "none",
         buffer_bytes_max=read.get("bufferBytesMax", _positive) or BUFFER_BYTES_MAX,
         timeout=read.get("timeout", _seconds) or TIMEOUT_SECONDS,

@@ -2,12 +2,12 @@
 
 A task is a producer named for the query and the task's place in it. What it writes to a partition are batches numbered
 (micro-batch + 1) * 2^20 + k; before the first of them it asks the partition where this producer stands, which fences
-every earlier attempt of the same task and says what that has stored (`client.exactly_once`). A batch job is the same
-with a name made once on the driver, and one micro-batch.
+every earlier attempt of the same task and says what that has stored (`storing`). A batch job is the same with a name
+made once on the driver, and one micro-batch.
 
 It holds as long as each attempt of a task has the same rows, in whatever order; docs/spark.md says when that is so.
 Where the sink can see that it does not hold, it refuses: no identity, an ack below quorum, numbers older than what is
-stored.
+stored, stored rows that a later attempt does not have.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,16 +28,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from clymq.client.cluster import Cluster
-from clymq.client.exactly_once import Build, Pieces, SparseWriter
 from clymq.client.producer import AsyncProducer
 from clymq.config import MiB
 from clymq.errors import InvalidRequest
-from clymq.record import BatchBuilder
 from clymq.spark.link import Link, link_to
 from clymq.spark.options import SinkOptions
 from clymq.spark.routing import Partitions, Routes, Topics, begin, finish, look, place_of
-from clymq.spark.targets import Place, Targets, batches, check_columns
+from clymq.spark.storing import TaskRows
+from clymq.spark.targets import Place, Targets, check_columns
 
 NUMBERS: Final = 1 << 20
 """How many batches of one micro-batch a task may write to a partition."""
@@ -52,7 +49,7 @@ _PUSHES_MAX: Final = 4
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task did: rows in all, batches that are new, and batches that an earlier attempt had stored."""
+    """What a task did: rows in all, batches that are new, and rows that an earlier attempt had stored."""
 
     rows: int
     written: int = 0
@@ -159,45 +156,21 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, name: str, 
     task = context.partitionId() if context is not None else 0
     link = link_to(options.bootstrap)
     partitions = Partitions(settled, options.bootstrap, options.timeout)
-    targets = Targets(options.topic, partitions, turn=task + batch, bytes_max=options.buffer_bytes_max)
+    targets = Targets(options.topic, partitions, turn=task + batch)
     if not options.exactly_once:
         return _write_at_least_once(iterator, targets, options, link)
-    for rows in iterator:
-        if rows.num_rows:
-            targets.add(rows)
-    tables = targets.take()
-    if not tables:
-        return Written(0)
-    work = _store(link.cluster, f"{name}-{task}", (batch + 1) * NUMBERS, tables, options)
-    # Each wait inside is bounded by `timeout`; how many there are is not known here.
-    written, skipped = link.begin(work).result()
-    return Written(targets.rows, written, skipped, tuple({topic for topic, _ in tables}))
-
-
-async def _store(
-    cluster: Cluster, producer: str, first: int, tables: Mapping[Place, pa.Table], options: SinkOptions
-) -> tuple[int, int]:
-    """Write to all partitions together; return how many batches are new and how many were there."""
-    now_us = time.time_ns() // 1000
-
-    async def write_to(place: Place, table: pa.Table) -> tuple[int, int]:
-        writer = SparseWriter(cluster, *place, producer, timeout=options.timeout)
-        builds = [
-            _build(part, producer, options.codec, now_us) for part in batches(table, stable_order=options.stable_order)
-        ]
-        stored = await writer.write(first, first + NUMBERS - 1, builds)
-        return stored.written, stored.skipped
-
-    done = await asyncio.gather(*(write_to(*each) for each in tables.items()))
-    return sum(written for written, _ in done), sum(skipped for _, skipped in done)
-
-
-def _build(table: pa.Table, producer: str, codec: str, now_us: int) -> Build:
-    def build(number: int, epoch: int) -> Pieces:
-        builder = BatchBuilder(codec).add_arrow(table)
-        return builder.build_pieces(producer=producer, cmdindex=number, epoch=epoch, sparse=True, now=now_us)
-
-    return build
+    first = (batch + 1) * NUMBERS
+    stored = TaskRows(link, f"{name}-{task}", first, first + NUMBERS - 1, options)
+    count = 0
+    try:
+        for rows in iterator:
+            if rows.num_rows:
+                count += rows.num_rows
+                for place, part in targets.divide(rows):
+                    stored.add(place, part)
+        return Written(count, *stored.finish(), stored.topics)
+    finally:
+        stored.cancel()
 
 
 def _write_at_least_once(
@@ -208,7 +181,7 @@ def _write_at_least_once(
         options.bootstrap, batch_bytes=_AT_LEAST_ONCE_BATCH_BYTES, codec=options.codec, timeout=options.timeout
     )
     under_way: deque[Future[None]] = deque()
-    written = 0
+    count = written = 0
 
     async def push(tables: Mapping[Place, pa.Table]) -> None:
         parts = (producer.push_arrow(topic, table, partition=name) for (topic, name), table in tables.items())
@@ -217,8 +190,8 @@ def _write_at_least_once(
     try:
         for rows in iterator:
             if rows.num_rows:
-                targets.add(rows)
-                tables = targets.take()
+                count += rows.num_rows
+                tables = _together(targets.divide(rows))
                 written += len(tables)
                 under_way.append(link.begin(push(tables)))
                 if len(under_way) > _PUSHES_MAX:
@@ -227,4 +200,13 @@ def _write_at_least_once(
             each.result()
     finally:
         link.begin(producer.close()).result()
-    return Written(targets.rows, written)
+    return Written(count, written)
+
+
+def _together(parts: Iterable[tuple[Place, pa.Table]]) -> dict[Place, pa.Table]:
+    """Join what goes to one partition by name and what goes there by key."""
+    tables: dict[Place, pa.Table] = {}
+    for place, part in parts:
+        before = tables.get(place)
+        tables[place] = part if before is None else pa.concat_tables([before, part], promote_options="default")
+    return tables

@@ -1,12 +1,8 @@
-"""Which rows go where: a task's rows divided among partitions of topics, and into batches, as Arrow and without a loop.
+"""Which rows go where: a task's rows divided among partitions of topics, as Arrow and without a loop.
 
 Where a row goes must not depend on chance, on time or on the order of the rows: a repeated attempt has to send the
 same rows to the same partitions. With a `partition` it goes there; with a key where every client would send that key;
 without either all rows of the task go to one partition, which changes with the task and the micro-batch.
-
-Rows of one partition that fit into one batch are one batch, in the order in which they came. More than that is sorted
-first, because rows may come in another order the next time, and then cut where the sizes say: so the same rows make the
-same batches. `stable_order` is for who knows that the order is always the same.
 """
 
 from __future__ import annotations
@@ -17,15 +13,9 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clymq.client.partitioning import by_key_column, cuts
-from clymq.config import MiB
-from clymq.errors import InvalidRequest, MessageTooLarge, UnknownPartition
+from clymq.client.partitioning import by_key_column
+from clymq.errors import InvalidRequest, UnknownPartition
 
-BATCH_BYTES: Final = 8 * MiB
-"""So much is one batch; the cluster takes twice as much, so that one more message always fits."""
-CUT_BYTES: Final = 2 * MiB
-"""What is more is cut into batches of about this size: memory for larger ones costs more than their number."""
-ROW_BYTES: Final = 16
 _MESSAGE: Final = ("value", "key", "headers", "timestamp")
 _ALL: Final = (*_MESSAGE, "topic", "partition")
 
@@ -44,37 +34,17 @@ class PartitionsOf(Protocol):
 
 
 class Targets:
-    """Gathers the rows of one task by where they go."""
+    """Says where the rows of one task go."""
 
-    def __init__(self, topic: str | None, partitions_of: PartitionsOf, *, turn: int, bytes_max: int) -> None:
-        """`turn` chooses the partition of rows that say nothing; `bytes_max` bounds what is held."""
+    def __init__(self, topic: str | None, partitions_of: PartitionsOf, *, turn: int) -> None:
+        """`turn` chooses the partition of rows that say nothing."""
         self._topic = topic
         self._partitions_of = partitions_of
         self._turn = turn
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self.rows = 0
-        self._gathered: dict[Place, list[pa.Table]] = {}
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
-        table = _messages(batch)
-        self.rows += table.num_rows
-        self._bytes += table.nbytes
-        if self._bytes > self._bytes_max:
-            raise MessageTooLarge(
-                f"a task has more than {self._bytes_max} bytes of rows, which are held until its end",
-                size_bytes=self._bytes,
-                limit_bytes=self._bytes_max,
-                hint="use more tasks (repartition, minPartitions, maxOffsetsPerTrigger), or raise bufferBytesMax",
-            )
-        for place, part in self._placed(table):
-            self._gathered.setdefault(place, []).append(part)
-
-    def take(self) -> dict[Place, pa.Table]:
-        """Return the messages for each partition, in the order in which they came, and hold none any more."""
-        gathered, self._gathered, self._bytes = self._gathered, {}, 0
-        return {place: pa.concat_tables(parts, promote_options="default") for place, parts in sorted(gathered.items())}
+    def divide(self, batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.Table]]:
+        """Yield the messages for each partition, in the order in which they came."""
+        return self._placed(_messages(batch))
 
     def _placed(self, table: pa.Table) -> Iterator[tuple[Place, pa.Table]]:
         topics: Iterator[tuple[str | None, pa.Table]]
@@ -103,19 +73,6 @@ class Targets:
     def _check_partition(self, topic: str, partition: str) -> None:
         if not self._partitions_of.has(topic, partition):
             raise UnknownPartition(f"topic {topic} has no partition {partition}, which column partition names")
-
-
-def batches(
-    table: pa.Table, *, stable_order: bool, batch_bytes: int = BATCH_BYTES, cut_bytes: int = CUT_BYTES
-) -> list[pa.Table]:
-    """Divide the messages for one partition into batches: the same for the same messages, in whatever order."""
-    sizes = _sizes(table)
-    if pc.sum(sizes).as_py() <= batch_bytes:
-        return [table]
-    if not stable_order:
-        table = _sorted(table)
-        sizes = _sizes(table)
-    return [table.slice(start, end - start) for start, end, _ in cuts(sizes.to_pylist(), cut_bytes)]
 
 
 def check_columns(names: Sequence[str]) -> None:
@@ -163,30 +120,3 @@ def _by_column(table: pa.Table, name: str) -> Iterator[tuple[str | None, pa.Tabl
     for value in found:
         mask = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
         yield value, table.filter(mask)
-
-
-def _sizes(table: pa.Table) -> Any:
-    """Return about what each message takes, by its content alone: not by how Arrow happens to hold it."""
-    sizes = pc.add(pc.cast(pc.binary_length(table.column("value")), pa.int64()), ROW_BYTES)
-    if "key" in table.schema.names:
-        sizes = pc.add(sizes, pc.fill_null(pc.binary_length(table.column("key")), 0))
-    if "headers" in table.schema.names:
-        texts = _headers_as_text(table)
-        sizes = pc.add(sizes, pc.binary_length(texts))
-    return sizes
-
-
-def _sorted(table: pa.Table) -> pa.Table:
-    """Bring rows into an order that depends on nothing but the rows."""
-    names: list[str] = [name for name in ("key", "value", "timestamp") if name in table.schema.names]
-    by = table.select(names)
-    if "headers" in table.schema.names:
-        by = by.append_column("headers", _headers_as_text(table))
-        names.append("headers")
-    order = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in names])
-    return table.take(order).combine_chunks()
-
-
-def _headers_as_text(table: pa.Table) -> pa.Array:
-    """Arrow does not compare lists; this is the one place that looks at messages one by one, if they have headers."""
-    return pa.array([repr(each) for each in table.column("headers").to_pylist()], pa.utf8())

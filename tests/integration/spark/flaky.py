@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from clymq.client import exactly_once
+from clymq.spark import storing
 from clymq.spark.options import sink_options
 from clymq.spark.sink import BatchWriter, StreamWriter
 from clymq.spark.source import ClymqDataSource
@@ -65,14 +66,15 @@ class FlakyBatchWriter(BatchWriter):
 
 
 class FlakyWriter(StreamWriter):
-    """Micro-batch 1, 6, ...: fails before it writes; 2, ...: after it has written; 3, ...: between two partitions;
-    4, ...: all is written, and the driver fails before the checkpoint knows."""
+    """Micro-batch 1, 6, ...: fails before it writes; 2, ...: after it has written; 3, ...: after some batches of it;
+    4, ...: all is written, and the driver fails before the checkpoint knows. A few rows make several batches."""
 
     def __init__(self, *arguments: Any, faults: str, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._faults = faults
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
+        storing.BATCH_BYTES, storing.CUT_BYTES = 400, 200  # type: ignore[misc]
         context = TaskContext.get()
         assert context is not None
         batch, task = int(context.getLocalProperty("streaming.sql.batchId") or 0), context.partitionId()
@@ -94,28 +96,27 @@ class FlakyWriter(StreamWriter):
 
 
 class Interrupted:
-    """While it is entered, the first partition that was written to is the last."""
+    """While it is entered, what is sent first is the last: some batches of one partition, and not its last one."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._folder, self._name = folder, name
-        self._write = exactly_once.SparseWriter.write
+        self._push = exactly_once.SparseWriter.push
         self._done = 0
 
     def __enter__(self) -> None:
-        outer, original, one_at_a_time = self, self._write, asyncio.Lock()
+        outer, original, one_at_a_time = self, self._push, asyncio.Lock()
 
-        async def write(self: Any, *arguments: Any) -> Any:
+        async def push(self: Any, *arguments: Any) -> None:
             async with one_at_a_time:
                 if outer._done:
                     strike(outer._folder, outer._name)
-                stored = await original(self, *arguments)
+                await original(self, *arguments)
                 outer._done += 1
-                return stored
 
-        exactly_once.SparseWriter.write = write  # type: ignore[method-assign]
+        exactly_once.SparseWriter.push = push  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
-        exactly_once.SparseWriter.write = self._write  # type: ignore[method-assign]
+        exactly_once.SparseWriter.push = self._push  # type: ignore[method-assign]
 
 
 def in_another_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

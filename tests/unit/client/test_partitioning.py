@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clymq.client.identity import default_name
-from clymq.client.partitioning import Sticky, by_key, by_key_column, cut_table, cut_values, cuts, partition_of
+from clymq.client.partitioning import (
+    Sticky,
+    by_key,
+    by_key_column,
+    cut_table,
+    cut_values,
+    cuts,
+    partition_of,
+    size_of_few,
+)
 from clymq.client.receipts import merged
 from clymq.types import check_name
 
@@ -68,6 +77,24 @@ def test_values_are_cut_into_columns_within_the_limit(sizes: list[int], limit: i
         assert size == sum(len(value) + 12 for value in column.to_pylist())
         assert len(column) >= 1
         assert size <= limit or len(column) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "limit", "size"),
+    [
+        ([b"ab", b"cde"], 29, 29),
+        ([b"ab", b"cde"], 28, None),
+        ([b"", b"x" * 100], 100, None),
+        ([b"x" * 100, b""], 100, None),
+        ([], 100, None),
+        ([b"ab", bytearray(b"c")], 100, None),
+        ([b"ab", "c"], 100, None),
+        (["ab"], 100, None),
+        ([None], 100, None),
+    ],
+)
+def test_few_values_are_bytes_that_fit_together(values: list[bytes], limit: int, size: int | None) -> None:
+    assert size_of_few(values, 12, limit) == size
 
 
 def test_equal_values_fill_their_columns() -> None:

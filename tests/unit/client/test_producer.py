@@ -12,6 +12,7 @@ import pytest
 from clymq import Ack, AsyncProducer, Receipt, Receipts
 from clymq.client.partitioning import partition_of
 from clymq.client.producer import IN_FLIGHT_MAX, PIECES_AHEAD
+from clymq.client.sender import EARLY_BYTES
 from clymq.clock import ManualClock, pause
 from clymq.errors import (
     BufferFull,
@@ -25,6 +26,7 @@ from clymq.errors import (
     UnknownTopic,
 )
 from clymq.rpc.memory import MemoryNetwork
+from clymq.rpc.peer import Peer
 from fake_cluster import FakeCluster
 from rpc_pair import until, virtually
 
@@ -130,6 +132,105 @@ def test_pushes_gather_while_another_is_on_its_way_and_leave_when_it_is_stored()
         assert partition.values() == [b"warm", b"first", *(b"%d" % n for n in range(5))]
 
     producing(main, linger_ms=60_000)
+
+
+def test_columns_of_several_callers_share_a_batch_while_another_is_on_its_way() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
+        await producer.push("t", b"warm")
+        partition.hold = True
+        pushing = [asyncio.create_task(producer.push_many("t", [b"first"]))]
+        await until(lambda: len(partition.pushes) == 2, cluster.clock)
+        for number in range(5):
+            pushing.append(asyncio.create_task(producer.push_many("t", [b"%d" % number] * 2)))
+            await pause(cluster.clock, 1)
+        assert len(partition.pushes) == 2
+        partition.hold = False
+        partition.commit()
+        receipts = await asyncio.gather(*pushing)
+        assert [each.ranges for each in receipts] == [[("0", 1, 1)], *([("0", 2 + 2 * n, 2)] for n in range(5))]
+        assert len(partition.pushes) == 3
+        assert partition.values() == [b"warm", b"first", *(b"%d" % (n // 2) for n in range(10))]
+
+    producing(main, linger_ms=60_000)
+
+
+def test_the_end_of_a_column_waits_for_nobody_where_nobody_else_pushes() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
+        await producer.push("t", b"warm")
+        partition.hold = True
+        pushing = asyncio.create_task(producer.push_many("t", [bytes(88)] * 10))
+        await until(lambda: len(partition.pushes) == 1 + 3, cluster.clock)  # of four, four and two messages
+        partition.hold = False
+        partition.commit()
+        assert (await pushing).ranges == [("0", 1, 10)]
+
+    producing(main, batch_bytes=400, linger_ms=60_000)
+
+
+def test_a_column_does_not_take_what_lingers_for_other_partitions_with_it() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.push("t", b"warm", partition="0")
+        producer.send("t", b"lingers", partition="1")
+        await producer.push_many("t", [b"a", b"b"], partition="0")
+        assert cluster.topics["t"]["1"].values() == []
+        await producer.flush()
+        assert cluster.topics["t"]["1"].values() == [b"lingers"]
+
+    producing(main, partitions=2, linger_ms=60_000)
+
+
+def test_a_short_column_is_stored_as_it_was_when_it_was_pushed() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        values: list[bytes] = [b"a", b"b"]
+        changing = bytearray(b"c")
+        pushing = asyncio.gather(producer.push_many("t", values), producer.push_many("t", [changing, b"d"]))
+        await asyncio.sleep(0)
+        await producer.last_cmdindex("t", "0")
+        values.append(b"too late")
+        changing[:] = b"!"
+        await pushing
+        assert cluster.topics["t"]["0"].values() == [b"a", b"b", b"c", b"d"]
+
+    producing(main, linger_ms=60_000)
+
+
+def test_what_is_pushed_to_many_partitions_at_once_leaves_in_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+
+    def flush(peer: Peer) -> None:
+        flushed.append(peer.asks_under_way)
+
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        everywhere = [str(number) for number in range(8)]
+        await asyncio.gather(*(producer.push("t", b"warm", partition=name) for name in everywhere))
+        monkeypatch.setattr(Peer, "flush", flush)
+        await asyncio.gather(*(producer.push("t", b"x", partition=name) for name in everywhere))
+        assert set(flushed) == {1}, "one that is alone does not wait for the end of the turn, the others do"
+        assert len(flushed) <= 3, "once for each broker at most"
+
+    producing(main, partitions=8, linger_ms=60_000)
+
+
+@pytest.mark.parametrize(("ack", "early"), [(Ack.QUORUM, False), (Ack.LEADER, True), (Ack.NONE, True)])
+def test_much_leaves_before_the_turn_ends_unless_it_is_synced_together(
+    ack: Ack, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+
+    def flush(peer: Peer) -> None:
+        if peer.asks_under_way > 1:
+            flushed.append(peer.buffered_bytes)
+
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.push("t", b"warm")
+        monkeypatch.setattr(Peer, "flush", flush)
+        await producer.push_many("t", [bytes(10_000)] * 30)
+        assert bool(flushed) == early
+        assert all(size >= EARLY_BYTES for size in flushed)
+
+    producing(main, ack=ack)
 
 
 def test_a_full_batch_does_not_linger() -> None:

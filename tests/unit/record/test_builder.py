@@ -80,6 +80,25 @@ def test_a_table_of_many_chunks_and_slices_keeps_every_row() -> None:
     assert [r.value for r in records] == [b"2", b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 5, 40])
+def test_values_that_lie_in_slices_and_chunks_make_the_same_bytes_as_in_one_piece(chunks: int) -> None:
+    values = [b"x" * (number % 7) for number in range(40 * chunks)]
+    column = pa.chunked_array([[b"before", *values[at::chunks], b"after"] for at in range(chunks)], pa.binary())
+    slices = [chunk.slice(1, len(chunk) - 2) for chunk in column.chunks]
+    table = pa.table({"value": pa.chunked_array(slices)})
+    in_order = [value for at in range(chunks) for value in values[at::chunks]]
+    assert BatchBuilder().add_arrow(table).build(producer="p", cmdindex=1, now=5) == BatchBuilder().add_columns(
+        value=in_order
+    ).build(producer="p", cmdindex=1, now=5)
+
+
+def test_a_slice_is_sent_from_where_it_lies() -> None:
+    column = pa.array([b"before", b"x" * 10_000, b"y" * 10_000], pa.binary()).slice(1)
+    pieces = BatchBuilder().add_arrow(pa.table({"value": column})).build_pieces(producer="p", cmdindex=1)
+    (data,) = (piece for piece in pieces if len(piece) == 20_000)
+    assert pa.py_buffer(data).address == column.buffers()[2].address + len(b"before")
+
+
 def test_arrow_without_a_codec_is_a_view_of_the_batch_not_a_copy() -> None:
     data = BatchBuilder().add_values([b"x" * 100] * 100).build(producer="p", cmdindex=1)
     value = Batch.parse(data).to_arrow().column("value")

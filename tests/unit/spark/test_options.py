@@ -140,7 +140,6 @@ def test_the_sink_is_exactly_once_unless_told_otherwise() -> None:
         ({"batchId": "1"}, "batchId"),
         ({"producerName": "p", "batchId": "-1"}, "batchId"),
         ({"producerName": "p", "delivery": "at-least-once"}, "producerName"),
-        ({"stableOrder": "true", "delivery": "at-least-once"}, "stableOrder"),
         ({"codec": "gzip"}, "codec"),
     ],
 )
