@@ -124,6 +124,15 @@ def test_what_was_stored_to_the_end_is_left_out_without_being_read(
     assert received(queue, topic) == Counter(VALUES)
 
 
+def test_a_task_that_makes_more_batches_than_it_has_numbers_is_refused(queue: Queue) -> None:
+    topic = queue.topic(1)
+    options = sink_options({"bootstrap.servers": queue.bootstrap, "topic": topic})
+    rows = TaskRows(link_to(queue.bootstrap), f"{topic}-task", FIRST, FIRST + 2, options)
+    with pytest.raises(InvalidRequest, match="more than 2 batches"):
+        add(rows, topic, VALUES)
+        rows.finish()
+
+
 def test_an_attempt_that_is_still_running_stores_nothing_once_another_has_asked(queue: Queue) -> None:
     topic = queue.topic(1)
     slow = cut_off(queue, topic, VALUES[:900])
