@@ -1,5 +1,5 @@
 """`python -m clymq.cli`: the command, for whoever has the interpreter and not the script: `clymq up` runs this."""
 
-from clymq.cli.main import main
+from clymq.cli.entry import main
 
 main()
