@@ -22,6 +22,7 @@ from clymq.errors import (
     ClymqError,
     DataLost,
     LeaderUnavailable,
+    NodeMissing,
     NotReady,
     OffsetOutOfRange,
     PartitionUnset,
@@ -191,7 +192,10 @@ class Routes:
             return Target(view.now.block, view.now.start, ACTIVE, request.offset, leader)
         sealed = _holding(view, request.offset)
         online = [each for each in sealed.replicas if not each.down and roster.online(each.broker)]
-        ends = await asyncio.gather(*(chain.replica_end(sealed.block.block, each.broker) for each in online))
+        try:
+            ends = await asyncio.gather(*(chain.replica_end(sealed.block.block, each.broker) for each in online))
+        except NodeMissing as error:
+            raise NotReady(f"block {sealed.block.block} of {view} has changed meanwhile", hint="ask again") from error
         best_first = sorted(zip(ends, online, strict=True), key=lambda each: -each[0])
         block, replicas = sealed.block, tuple(replica for _, replica in best_first)
         return Target(block.block, block.start, block.end, request.offset, replicas)

@@ -9,6 +9,7 @@ import pytest
 from test_repair import rolled
 
 from clymq.errors import InvalidRequest, NotSubscribed, UnknownPartition, UnknownTopic
+from clymq.metadata.chain import Chain
 from clymq.protocol.controller import (
     BecomeLeader,
     ConGetBroker,
@@ -90,6 +91,31 @@ def test_a_sealed_range_of_which_no_replica_is_left_is_lost_data() -> None:
         assert route.error == "DataLost"
         (route,) = await lookup(world, 10)
         assert route.error == ""
+
+    run(test)
+
+
+def test_a_block_that_retention_takes_while_it_is_looked_up_is_to_be_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Simulated cluster, seed 6418: the reader was told of a node in the tree that it had never heard of."""
+    replica_end = Chain.replica_end
+
+    async def test(world: World) -> None:
+        view, taking = await three_blocks(world), asyncio.Lock()
+
+        async def quicker(self: Chain, block: int, broker: str) -> int:
+            async with taking:
+                partition = await self.partition()
+                if partition.value.first_offset == 0:
+                    await self.retain(partition, [view.sealed[0].block])
+            return await replica_end(self, block, broker)
+
+        monkeypatch.setattr(Chain, "replica_end", quicker)
+        (route,) = await lookup(world, 0)
+        assert route.error == "NotReady"
+        (route,) = await lookup(world, 0)
+        assert (route.error, route.start, route.end) == ("OffsetOutOfRange", 10, 20)
 
     run(test)
 
