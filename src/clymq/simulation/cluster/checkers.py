@@ -222,17 +222,18 @@ class Ends(Checker):
         """Whether a block was ended by a fence, and not by its leader."""
         return (uid, block.block, block.seal_index, block.seal_crc) in self._without_leader
 
-    def may_be_lost(self, uid: str, offset: int) -> bool:
-        """Whether what was acknowledged at an offset may be lost: with its fetch leader, and only behind the end at
-        which the fenced replicas sealed the block.
+    def may_be_lost_from(self, uid: str, offset: int) -> set[int]:
+        """Return the blocks from which what was acknowledged at an offset may be lost: with its fetch leader, and only
+        behind the end at which the fenced replicas sealed the block.
         """
         sealed = self.trees[uid].ever_sealed
+        blocks: set[int] = set()
         for acked in self.acked.get(uid, ()):
             block = sealed.get(acked.block)
             inside = acked.mode != -1 and acked.start <= offset < acked.end
             if inside and block is not None and offset >= block.end and self.failed_over(uid, block):
-                return True
-        return False
+                blocks.add(acked.block)
+        return blocks
 
 
 CHECKERS = (

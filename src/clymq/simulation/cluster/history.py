@@ -91,7 +91,7 @@ class History:
         self._judge_order(place, log)
         if strictly:
             self._judge_reads(place, log)
-        self._judge_receipts(place, log, lambda offset: ends.may_be_lost(uid, offset), tree, strictly=strictly)
+        self._judge_receipts(place, log, lambda offset: ends.may_be_lost_from(uid, offset), tree, strictly=strictly)
 
     def _judge_order(self, place: Place, log: Log) -> None:
         """Each value once, and those of one producer in the order in which it sent them."""
@@ -115,25 +115,27 @@ class History:
         self,
         place: Place,
         log: Log,
-        may_be_lost: Callable[[int], bool],
+        may_be_lost_from: Callable[[int], set[int]],
         tree: Tree,
         *,
         strictly: bool,
     ) -> None:
-        lost = 0
+        to_count = 0
         for receipt in self.receipts.get(place, ()):
             offset = receipt.offset
             if offset is None or offset < log.first or log.at(offset) == receipt.value:
                 continue
-            if receipt.quorum or not may_be_lost(offset):
+            blocks = may_be_lost_from(offset)
+            if receipt.quorum or not blocks:
                 self._fail(
                     f"NoAckedLoss: {receipt.value!r} was acknowledged at {offset} of {place}, which holds "
                     f"{log.at(offset)!r}"
                 )
                 return
-            lost += 1
-        self.lost += lost
+            self.lost += 1
+            # Who had it counts it when it is back, and is told how the block ended; not if retention was quicker.
+            to_count += not blocks.isdisjoint(tree.sealed)
         # All blocks together: two failovers in a row can lose the same offsets, and a receipt names no block.
         counted = sum(tree.mirror.lost.values())
-        if strictly and counted < lost:
-            self._fail(f"LossIsCounted: {lost} messages of {place} are lost, {counted} are counted")
+        if strictly and counted < to_count:
+            self._fail(f"LossIsCounted: {to_count} messages of {place} are lost, {counted} are counted")
