@@ -24,7 +24,7 @@ from clymq.client.consumer import AsyncConsumer
 from clymq.client.producer import AsyncProducer
 from clymq.client.surroundings import Surroundings as ClientSurroundings
 from clymq.config import Config, load
-from clymq.errors import ClymqError
+from clymq.errors import ClymqError, NotEnoughReplicas
 from clymq.protocol.verbs import Reply
 from clymq.simulation.checkers import Violation
 from clymq.simulation.cluster.checkers import Checkers
@@ -196,8 +196,8 @@ class World:
             while sum(each["online"] for each in (await admin.status())["brokers"]) < self.options.brokers:
                 await asyncio.sleep(0.1)
             for name in [*self.begun, "late"]:
-                if (TOPIC, name) not in self.places:
-                    await make_partition(self, admin, name, self.chance)
+                while (TOPIC, name) not in self.places:
+                    await self._try_to_make(admin, name)
             if not self.options.keeps_what_readers_saw:
                 await self._name_who_is_trusted(admin)
         for producer in self.producers:
@@ -211,6 +211,13 @@ class World:
         while (waiting := self._unsettled()) is not None:
             self._waits_for = waiting
             await asyncio.sleep(0.2)
+
+    async def _try_to_make(self, admin: AsyncAdmin, name: str) -> None:
+        """Make a partition, or come again: a broker whose session is over goes once more before it is back."""
+        try:
+            await make_partition(self, admin, name, self.chance)
+        except NotEnoughReplicas:
+            await asyncio.sleep(0.1)
 
     async def _name_who_is_trusted(self, admin: AsyncAdmin) -> None:
         """Do an operator's duty: where every replica knows that it has lost something, none of them ends the block."""
