@@ -7,19 +7,18 @@ which tests with an event loop run by `asyncio.to_thread`.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sys
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from clymq.testing.background import Background
 from clymq.testing.network import Kind, Network, make_network
+from clymq.testing.opened import Opened
 from clymq.testing.processes import Processes
 from clymq.testing.raft_client import LEADER_SECONDS_MAX, RaftClient
 from clymq.testing.raft_node import DISK_FILE
@@ -28,7 +27,7 @@ from clymq.testing.waiting import until, wait_until
 SETTLE_SECONDS_MAX: Final = 60.0
 
 
-class Cluster(ABC):
+class Cluster(Opened):
     """Server processes on a network of their own. Subclasses say how each is run: `command`.
 
     `folder`: where data and logs go; not given: to one that is removed at the end. `settings` of the servers, by name.
@@ -82,24 +81,6 @@ class Cluster(ABC):
                 network.close()
             if self._given_folder is None:
                 shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.open)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
 
     # --- What there is ---
 

@@ -12,15 +12,13 @@ is frozen does nothing at all until it is thawed. Cuts between servers need `Pro
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from clymq.cli.figures import process_totals
@@ -34,12 +32,13 @@ from clymq.rpc.transport import Listener, TcpTransport, Transport, Wire
 from clymq.storage.files import RealFiles
 from clymq.testing.background import Background
 from clymq.testing.leaders import LEADER_SECONDS_MAX, Leaders
+from clymq.testing.opened import Opened
 
 ZKSERVER: Final = "ZkServer0"
 ANY_PORT: Final = "127.0.0.1:0"
 
 
-class LocalCluster:
+class LocalCluster(Opened):
     """One zkserver, `ZkServer0`, with the store, and brokers `Broker0`, ... `config`: settings of all, by name."""
 
     def __init__(self, brokers: int = 1, *, config: Mapping[str, object] | None = None) -> None:
@@ -74,24 +73,6 @@ class LocalCluster:
                 self.kill(name)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.open)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
 
     # --- What there is ---
 
