@@ -140,7 +140,7 @@ class Peer:
         self._handlers = endpoint.handlers
         self._wire = wire
         self._on_open: Callable[[], None] | None = on_open
-        self._on_closed: list[Callable[[ClymqError | None], None]] = []
+        self._on_closed: list[Callable[[ClymqError | None], None]] | None = []
         self._asks: Asks | None = None
         self._correlation = 0
         self._granted = ReceiveWindow(endpoint.hello.window)
@@ -295,8 +295,14 @@ class Peer:
             self._close_wire()
 
     def on_closed(self, callback: Callable[[ClymqError | None], None]) -> None:
-        """Be called once the connection is gone, with the reason (None: the other side closed it); once."""
-        self._on_closed.append(callback)
+        """Be called once the connection is gone, with the reason (None: the other side closed it); once.
+
+        Soon, if it is gone already: between its handshake and whoever waits for that it may have come and gone.
+        """
+        if self._on_closed is None:
+            self._endpoint.clock.call_later(0, lambda: self.call_back(callback, self._reason))
+        else:
+            self._on_closed.append(callback)
 
     @property
     def asks_under_way(self) -> int:
@@ -366,8 +372,8 @@ class Peer:
     def closed(self, error: ConnectionLost | None) -> None:
         """Take note that the wire is gone."""
         self._end(error)
-        callbacks, self._on_closed = self._on_closed, []
-        for callback in callbacks:
+        callbacks, self._on_closed = self._on_closed, None
+        for callback in callbacks or ():
             self.call_back(callback, self._reason)
 
     def call_back(self, callback: Callable[..., object], *arguments: object) -> None:

@@ -73,6 +73,44 @@ def in_world(test: Callable[[World], Any]) -> None:
     virtually(lambda clock, network: test(World(clock, network)))
 
 
+def test_who_asks_too_late_to_be_told_of_the_end_is_told_of_it_soon() -> None:
+    async def test(world: World) -> None:
+        await world.start()
+        world.network.cut("client", "server")
+        assert world.peer.is_closed
+        told: list[ClymqError | None] = []
+        world.peer.on_closed(told.append)
+        assert not told, "nobody is called back by what they call"
+        await world.until(lambda: told)
+        assert isinstance(told[0], ConnectionLost)
+
+    in_world(test)
+
+
+def test_a_link_whose_connection_is_gone_before_it_is_used_makes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated cluster, seed 7396: a broker waited for ever for the end of what had ended, and never came back."""
+    take_hello = Peer._opened
+
+    async def test(world: World) -> None:
+        await world.start()
+        ours, broken = endpoint(world.clock, "linked"), list[Peer]()
+
+        def reset_with_the_handshake(peer: Peer, event: Any) -> None:
+            take_hello(peer, event)
+            if peer._endpoint is ours and not broken:
+                broken.append(peer)
+                peer.closed(ConnectionLost("reset"))
+
+        monkeypatch.setattr(Peer, "_opened", reset_with_the_handshake)
+        link = Link(world.network.transport("linked"), ADDRESS, ours, chance=lambda: 0.5)
+        link.start()
+        await world.until(lambda: link.peer is not None and link.peer.is_open)
+        assert broken
+        await link.close()
+
+    in_world(test)
+
+
 # --- Asking ---
 
 
