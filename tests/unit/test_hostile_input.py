@@ -15,6 +15,7 @@ from clymq.clock import ManualClock
 from clymq.config import load
 from clymq.errors import ConfigError, CorruptBatch, CorruptBlock, InvalidRequest
 from clymq.pipeline.files import load_definition
+from clymq.protocol.as_json import message_of
 from clymq.protocol.broker import ConInfo, ConsumerKnown
 from clymq.protocol.controller import DescribeTopic, PartitionStatus, TopicDescription
 from clymq.protocol.verbs import encode
@@ -274,3 +275,8 @@ def test_an_alias_in_a_pipeline_file_is_no_bomb(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(bomb(4))
     assert load_definition(file).name == "p"
+
+
+def test_fields_of_a_call_that_are_no_unicode_are_no_json() -> None:
+    with pytest.raises(InvalidRequest, match="not JSON"):
+        message_of("ListTopics", "\udcff")

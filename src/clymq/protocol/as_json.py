@@ -32,7 +32,7 @@ def message_of(name: str, text: str) -> Message:
         return cast(Message, msgspec.convert(_in_order(verb.message, fields), verb.message))
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{name}: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise InvalidRequest(f"{name}: that is not JSON: {error}") from None
 
 
