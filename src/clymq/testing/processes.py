@@ -9,7 +9,6 @@ so that the keyboard's interrupt reaches the test alone. Calls block, and may co
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -17,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from clymq.testing.opened import Opened
 from clymq.testing.waiting import WaitedTooLong, wait_until
 
 READY_SECONDS_MAX: Final = 60.0
@@ -42,7 +41,7 @@ class _Server:
     frozen: bool = False
 
 
-class Processes:
+class Processes(Opened):
     """See the module. `add` says what there is, `start` runs it, `close` leaves nothing running."""
 
     def __init__(
@@ -146,22 +145,6 @@ class Processes:
     def close(self) -> None:
         """Kill what is running, and wait until it is gone."""
         self.kill(*self._servers)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
 
     # --- Inside ---
 
