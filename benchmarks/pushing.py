@@ -12,21 +12,24 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from crc32c import crc32c
 
 from benchmarks.report import Row
 from benchmarks.skeleton import ANSWER, FRAME, at_once
+from clymq.client.sender import EARLY_BYTES, RUN_BYTES_MAX
 from clymq.clock import SystemClock
 from clymq.config import Config
 from clymq.errors import ClymqError, LeaderUnavailable
-from clymq.protocol.broker import InitProducer, Push
+from clymq.protocol.broker import PUSH_RUNS, InitProducer, Push
 from clymq.record import BatchBuilder
 from clymq.rpc.client import connect
 from clymq.rpc.endpoint import Endpoint
 from clymq.rpc.peer import Peer
 from clymq.rpc.transport import TcpTransport
+from clymq.types import Ack
 
 VALUE = bytes(range(100))
 VALUE_BYTES = 112  # with its offset and its timestamp
@@ -85,7 +88,7 @@ class Ours:
         cls, addresses: Sequence[str], *, place: tuple[str, str, str] = ("0", "0", ""), ack: int = -1
     ) -> Ours:
         """Find who leads a partition, which `place` names: topic, partition and uid."""
-        endpoint = Endpoint(SystemClock(), Config(), name="bench", role="client")
+        endpoint = Endpoint(SystemClock(), Config(), name="bench", role="client", features=(PUSH_RUNS,))
         peers = [await connect(TcpTransport(), address, endpoint) for address in addresses]
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
@@ -106,29 +109,35 @@ class Ours:
             for n in range(count)
         ]
         work, numbers = Run(count), iter(range(count))
+        run_max = max(1, (RUN_BYTES_MAX if self._ack == Ack.QUORUM else EARLY_BYTES) // len(batches[0]))
 
-        def send() -> None:
-            for number in numbers:
-                work.sent[number] = time.perf_counter()
-                request = Push(*self._place, "bench", first + number * step, self._ack)
-                self._leader.ask_soon(request, [batches[number]], _answer(work, number, send), timeout_ms=30_000)
-                return
+        def send(room: int) -> None:
+            """Push the next ones as a producer does: what is ready at the same time goes in one request."""
+            ready = list(islice(numbers, room))
+            for at in range(0, len(ready), run_max):
+                run = ready[at : at + run_max]
+                now = time.perf_counter()
+                for number in run:
+                    work.sent[number] = now
+                request = Push(*self._place, "bench", first + run[0] * step, self._ack, batches=len(run))
+                payload = [batches[number] for number in run]
+                self._leader.ask_soon(request, payload, _answer(work, run, send), timeout_ms=30_000)
 
-        for _ in range(in_flight):
-            send()
+        send(in_flight)
         await work.over.wait()
         if work.problem is not None:
             raise work.problem
         return work
 
 
-def _answer(work: Run, number: int, send: Callable[[], None]) -> Callable[[object], None]:
+def _answer(work: Run, run: Sequence[int], send: Callable[[int], None]) -> Callable[[object], None]:
     def done(outcome: object) -> None:
         if isinstance(outcome, ClymqError):
             work.failed(outcome)
         else:
-            work.answered(number)
-            send()
+            for number in run:
+                work.answered(number)
+            send(len(run))
 
     return done
 

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,21 +51,36 @@ class Tally:
 
     copies: bytearray = field(default_factory=lambda: bytearray(MESSAGES))
     received: int = 0
-    redelivered: int = 0
-    failed: set[str] = field(default_factory=set)
-    """Partitions whose leader was killed: what it had leased is delivered again, and nobody is left to mark it."""
+    marked: int = 0
+    """Came again, and said so."""
+    unfinished: set[int] = field(default_factory=set)
+    """Could not be acked, because the leader that had leased them was gone, and nobody was left to mark them."""
 
     def add(self, messages: Messages) -> None:
-        """Count messages; one that says itself, or is known, to be delivered again is no duplicate."""
+        """Count messages; one that says itself that it is delivered again is no duplicate."""
         table = messages.to_arrow()
         self.received += len(messages)
-        columns = (table.column(name).to_pylist() for name in ("value", "delivery_count", "partition"))
-        for value, deliveries, partition in zip(*columns, strict=True):
+        columns = (table.column(name).to_pylist() for name in ("value", "delivery_count"))
+        for value, deliveries in zip(*columns, strict=True):
             number = int(value)
-            if self.copies[number] and (deliveries > 1 or partition in self.failed):
-                self.redelivered += 1
+            if self.copies[number] and deliveries > 1:
+                self.marked += 1
             else:
                 self.copies[number] = min(255, self.copies[number] + 1)
+
+    def could_not_ack(self, messages: Messages) -> None:
+        """Note what is going to come again."""
+        self.unfinished.update(int(message.value) for message in messages)
+
+    @property
+    def unmarked(self) -> int:
+        """Came again because they could not be acked."""
+        return sum(self.copies[number] - 1 for number in self.unfinished)
+
+    @property
+    def redelivered(self) -> int:
+        """Came again for a reason that is known."""
+        return self.marked + self.unmarked
 
     @property
     def lost(self) -> int:
@@ -74,8 +89,8 @@ class Tally:
 
     @property
     def duplicated(self) -> int:
-        """Copies too many."""
-        return sum(self.copies) + self.lost - MESSAGES
+        """Copies too many, for no reason."""
+        return sum(self.copies) + self.lost - MESSAGES - self.unmarked
 
 
 def main() -> int:
@@ -145,7 +160,7 @@ async def story(bootstrap: str, folder: Path) -> dict[str, Any]:
         takers = [asyncio.create_task(take(bootstrap, f"member{n}", shared)) for n in range(MEMBERS)]
         readers = [asyncio.create_task(read(bootstrap)) for _ in range(READERS)]
         began = time.monotonic()
-        killed, slowest = await write(bootstrap, admin, folder, shared)
+        killed, slowest = await write(bootstrap, admin, folder)
         rate = MESSAGES / (time.monotonic() - began)
         say(f"all {MESSAGES:,} messages are acknowledged: {rate:,.0f}/s; the longest wait {slowest:.1f} s")
         own = await asyncio.gather(*readers)
@@ -169,7 +184,7 @@ async def story(bootstrap: str, folder: Path) -> dict[str, Any]:
     }
 
 
-async def write(bootstrap: str, admin: AsyncAdmin, folder: Path, shared: Tally) -> tuple[str, float]:
+async def write(bootstrap: str, admin: AsyncAdmin, folder: Path) -> tuple[str, float]:
     """Push all messages, each acknowledged as its partition is; return who was killed, and the longest wait."""
     killed, slowest, first = "", 0.0, 0
     async with AsyncProducer(bootstrap) as producer, AsyncConsumer(bootstrap) as looking:
@@ -183,7 +198,7 @@ async def write(bootstrap: str, admin: AsyncAdmin, folder: Path, shared: Tally) 
             values = numbers(first + pushed, MESSAGES_AT_ONCE)
             pushing = asyncio.create_task(producer.push_many(TOPIC, values, partition="xian"))
             if pushed == KILL_AT:
-                killed = await kill_the_leader(admin, folder, shared)
+                killed = await kill_the_leader(admin, folder)
                 say(f"{killed}, which led xian, was killed after {pushed:,} messages to it")
             elif pushed in {TO_LEADER_AT, TO_QUORUM_AT}:
                 ack = Ack.LEADER if pushed == TO_LEADER_AT else Ack.QUORUM
@@ -208,11 +223,10 @@ async def until_visible(consumer: AsyncConsumer, *partitions: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def kill_the_leader(admin: AsyncAdmin, folder: Path, shared: Tally) -> str:
+async def kill_the_leader(admin: AsyncAdmin, folder: Path) -> str:
     """Kill the broker that leads `xian`, by its process id."""
     status = await admin.status()
     name = str(next(each["leader"] for each in status["partitions"] if each["partition"] == "xian"))
-    shared.failed = {str(each["partition"]) for each in status["partitions"] if each["leader"] == name}
     os.kill(int((folder / f"{name}.pid").read_text()), signal.SIGKILL)
     return name
 
@@ -225,8 +239,10 @@ async def take(bootstrap: str, name: str, shared: Tally) -> None:
         while time.monotonic() < deadline and shared.lost:
             messages = await consumer.pull(MESSAGES_AT_ONCE, timeout=0.5)
             shared.add(messages)
-            with suppress(UnknownLease):  # it ended with the broker that gave it: the messages come again
+            try:
                 await consumer.ack(messages)
+            except UnknownLease:  # it ended with the leader that gave it: the messages come again
+                shared.could_not_ack(messages)
 
 
 async def read(bootstrap: str) -> Tally:

@@ -58,13 +58,15 @@ class FakeBlock:
     seal_crc: int = 0
     last_append_time: int = 0
     lame: bool = False
+    controls: int = 0
+    """Entries that hold no message."""
 
     @property
     def sealed(self) -> bool:
         return self.seal_crc != 0
 
     def closed(self) -> BlockClosed:
-        index = self.end - self.start + (1 if self.sealed else 0)
+        index = self.end - self.start + self.controls + (1 if self.sealed else 0)
         return BlockClosed(
             start=self.start,
             end=self.end,

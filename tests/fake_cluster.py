@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from clymq.client.surroundings import Surroundings
 from clymq.clock import Clock
 from clymq.config import Config
@@ -26,7 +28,16 @@ from clymq.errors import (
 )
 from clymq.protocol import broker as asked_of_brokers
 from clymq.protocol import controller as asked
-from clymq.protocol.broker import OFFSET_UNKNOWN, CommittedOffset, ProducerReady, Pulled, Pushed, StoredBatch
+from clymq.protocol.broker import (
+    OFFSET_UNKNOWN,
+    PUSH_RUNS,
+    CommittedOffset,
+    ProducerReady,
+    Pulled,
+    Pushed,
+    StoredAt,
+    StoredBatch,
+)
 from clymq.protocol.hosting import ReplicaPlace
 from clymq.protocol.verbs import Done
 from clymq.record import Batch, Kind, producer_id
@@ -73,6 +84,8 @@ class FakePartition:
     """Answers to the next pushes; what is refused is not looked at."""
     drop_replies: int = 0
     """Store, but never answer, so many pushes."""
+    forget_more: int = 0
+    """Answer only the first batch of so many pushes that carry several."""
     answer_after_ms: Callable[[], float] = lambda: 0.0
     stuck: list[Callable[[], None]] | None = None
     """Pushes that have arrived and are not looked at until a test calls them; None: none get stuck."""
@@ -201,6 +214,11 @@ class FakePartition:
     # --- Pushing ---
 
     def push(self, call: Call) -> None:
+        """Take one batch after the other, as if each had come alone."""
+        for part in _Parts(self, call).each():
+            self._push_one(part)  # type: ignore[arg-type]
+
+    def _push_one(self, call: Call) -> None:
         request: asked_of_brokers.Push = call.request
         self.pushes.append((request.cmdindex, self.leader))
         if self.refuse:
@@ -286,6 +304,50 @@ class FakePartition:
         call.reply(Pulled(high_watermark=end, log_start=start, block=number), [payload])
 
 
+class _Parts:
+    """The batches of one push: it is answered when all of them are, or with the first error."""
+
+    def __init__(self, partition: FakePartition, call: Call) -> None:
+        self.partition = partition
+        self.call = call
+        self.answers: dict[int, Pushed] = {}
+
+    def each(self) -> Iterator[_Part]:
+        position = 0
+        for number in range(self.call.request.batches):
+            batch = Batch.parse(self.call.payload, position)
+            request = msgspec.structs.replace(self.call.request, cmdindex=batch.cmdindex, batches=1)
+            yield _Part(self, number, request, self.call.payload[position : position + batch.length])
+            position += batch.length
+
+    def reply(self, number: int, answer: Pushed) -> None:
+        self.answers[number] = answer
+        if len(self.answers) == self.call.request.batches and not self.call.answered:
+            first, *rest = (self.answers[each] for each in sorted(self.answers))
+            if rest and self.partition.forget_more:
+                self.partition.forget_more -= 1
+                rest = []
+            more = tuple(StoredAt(each.base_offset, each.append_time, each.duplicate) for each in rest)
+            self.call.reply(msgspec.structs.replace(first, more=more))
+
+
+@dataclass
+class _Part:
+    """One of them, as far as a partition looks at a call."""
+
+    parts: _Parts
+    number: int
+    request: asked_of_brokers.Push
+    payload: memoryview
+
+    def reply(self, answer: Pushed) -> None:
+        self.parts.reply(self.number, answer)
+
+    def fail(self, error: ClymqError) -> None:
+        if not self.parts.call.answered:
+            self.parts.call.fail(error)
+
+
 class FakeCluster:
     """Brokers and zkservers on a network in memory. `async with` it."""
 
@@ -302,6 +364,7 @@ class FakeCluster:
         self.subscribed: set[tuple[str, str]] = set()
         self.draining: list[int] = []
         self.silent: set[str] = set()
+        self.features: tuple[str, ...] = (PUSH_RUNS,)
         self._servers: dict[str, Server] = {}
         self._uids = iter(range(1, 1_000_000))
 
@@ -346,7 +409,14 @@ class FakeCluster:
 
     async def start(self, name: str) -> None:
         make = self._broker_handlers if name in self.brokers else self._zkserver_handlers
-        endpoint = Endpoint(self.clock, Config(drain_ms_max=0), name=name, role="test", handlers=make(name))
+        endpoint = Endpoint(
+            self.clock,
+            Config(drain_ms_max=0),
+            name=name,
+            role="test",
+            handlers=make(name),
+            features=self.features,
+        )
         self._servers[name] = Server(self.network.transport(name), endpoint)
         await self._servers[name].start(self.address(name))
 

@@ -31,6 +31,7 @@ from clymq.storage.block import Block
 from clymq.storage.flusher import Flusher
 from clymq.storage.handles import Handles
 from clymq.storage.memory import MemoryFiles
+from raft_hosts import alone
 
 NAMES = ("a", "b", "c")
 CONFIG = Config(index_interval_bytes=1024, disk_reserve_bytes=0)
@@ -282,7 +283,7 @@ class Producer:
 
     def push(self, *values: bytes, broker: str = "a", ack: int = 1) -> None:
         batch = self.batch(values or (b"value",))
-        self.hosts.driver(broker).push(batch, ack, self.answers.append)
+        self.hosts.driver(broker).push([batch], ack, alone(self.answers.append))
         self.cmdindex += batch.count
 
 

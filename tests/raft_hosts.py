@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from clymq.clock import ManualClock
@@ -20,7 +20,7 @@ from clymq.replication.machine import PartitionMachine
 from clymq.replication.producers import Initialised
 from clymq.replication.raft_driver import RaftDriver
 from clymq.replication.raft_host import RaftHost
-from clymq.replication.raft_partition import RaftPartition, Stored
+from clymq.replication.raft_partition import AnswerAll, RaftPartition, Stored
 from clymq.replication.replica import Replica
 from clymq.storage.handles import Handles
 from clymq.storage.memory import MemoryFiles
@@ -175,5 +175,10 @@ class Producer:
 
     def push(self, broker: Broker, value: bytes = b"value") -> None:
         batch = self.batch(value)
-        broker.partitions[self.group].push(batch, self.answers.append)
+        broker.partitions[self.group].push([batch], alone(self.answers.append))
         self.cmdindex += 1
+
+
+def alone(answer: Callable[[Any], None]) -> AnswerAll:
+    """For whoever pushes one batch at a time."""
+    return lambda outcome: answer(outcome if isinstance(outcome, ClymqError) else outcome[0])

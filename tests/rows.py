@@ -15,7 +15,7 @@ from clymq.client.cluster import Cluster
 from clymq.client.waiting import Deadline
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ClymqError, NotReady
+from clymq.errors import ClymqError
 from clymq.metadata.catalog import Catalog
 from clymq.protocol import controller as verbs
 from clymq.protocol.broker import InitProducer, Push, Pushed
@@ -105,10 +105,12 @@ class RawProducer:
         request = InitProducer(topic, partition, route.uid, name)
 
         async def initialised() -> bool:
-            """A leader takes a moment to be ready."""
+            """A leader takes a moment to be elected, and to be ready."""
             try:
                 ready = await asking.server(await asking.cluster.leading(topic, partition), request)
-            except NotReady:
+            except ClymqError as error:
+                if not error.retriable:
+                    raise
                 return False
             producer.epoch, producer.next = ready.epoch, ready.next
             return True

@@ -204,6 +204,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=10_000, description="files of damaged bytes kept per block, the oldest leave first"),
     ] = 8
 
+    scrub_bytes_per_second: Annotated[
+        int, Meta(ge=0, le=GiB, description="a broker reads what it hosts for rot, no faster than this; 0: not at all")
+    ] = 256 * KiB
+    scrub_interval_ms: Annotated[
+        int, Meta(ge=10, le=365 * DAY_MS, description="and reads each block once in this time, if it can")
+    ] = DAY_MS
+
     connections_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="connections that a server takes; further ones are refused")
     ] = 16_384

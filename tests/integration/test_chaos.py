@@ -39,6 +39,16 @@ def test_every_store_keeps_the_promises_of_every_mode(tmp_path: Path, store: Sto
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("seed", "store", "mode"),
+    [(2003, "embedded", "mixed"), (2005, "embedded", "fetch"), (2006, "zookeeper", "mixed")],
+)
+def test_seeds_that_once_failed(tmp_path: Path, seed: int, store: StoreKind, mode: ModeKind) -> None:
+    """A flipped bit that nobody read; and in 2006 a dead letter that went with the power."""
+    assert not run(tmp_path, Options(seed=seed, minutes=1.5, store=store, mode=mode)).anomalies
+
+
+@pytest.mark.long
 def test_cuts_are_made_where_there_are_no_namespaces(tmp_path: Path) -> None:
     faults = ("isolate", "one way", "ring", "loss", "expire session")
     assert not run(tmp_path, Options(seed=71, minutes=1.0, faults=faults), network="proxies").anomalies

@@ -11,7 +11,10 @@ from clymq import Ack, AsyncAdmin, Message
 from clymq.errors import InvalidRequest
 from clymq.protocol import broker as wire
 from clymq.protocol.broker import OffsetRange
+from clymq.protocol.controller import ProGetBroker
+from clymq.record import BatchBuilder
 from clymq.testing import LocalCluster
+from clymq.testing.local_cluster import ZKSERVER
 from consuming import PATIENT, RawConsumer, consuming, dead_letters, make_topic, numbered, push_values
 from rows import refusal, run
 
@@ -34,6 +37,17 @@ async def fail_three_times(consumer: RawConsumer, offsets: range) -> None:
         assert leased.offsets == list(offsets)
         assert {lease.deliveries for lease in leased.leases} == {delivery}
         await consumer.nack(leased)
+
+
+async def leave_letter(consumer: RawConsumer, *, number: int) -> None:
+    """Push a letter as a leader does whose DEAD is lost a moment later."""
+    topic, producer = f"{consumer.topic}.dlq", f"{consumer.routes['0'].uid}/{consumer.group}"
+    zkserver = consumer.cluster.addresses[ZKSERVER]
+    route = (await consumer.ask_at(zkserver, ProGetBroker(topic, "0"))).reply
+    ready = (await consumer.ask_at(route.address, wire.InitProducer(topic, "0", route.uid, producer))).reply
+    builder = BatchBuilder().add_values([b"the one whose entry is lost"])
+    batch = builder.build(producer=producer, cmdindex=number, epoch=ready.epoch, sparse=True, now=1)
+    await consumer.ask_at(route.address, wire.Push(topic, "0", route.uid, producer, number, route.ack), [batch])
 
 
 @BOTH_MODES
@@ -61,7 +75,9 @@ def test_row_61_a_message_that_fails_three_times_is_a_dead_letter_with_a_reason(
         }
         async with AsyncAdmin(three.bootstrap) as admin:
             source, made = await admin.describe_topic(topic), await admin.describe_topic(f"{topic}.dlq")
-        assert made.partitions[0].ack == source.partitions[0].ack
+        assert made.partitions[0].ack == Ack.QUORUM, (
+            "DONE may be on a disk before the next power cut; so must the letter"
+        )
         assert len(made.partitions[0].replicas) == len(source.partitions[0].replicas)
 
     run(body())
@@ -81,6 +97,28 @@ def test_a_rejected_range_is_a_dead_letter_at_once(three: LocalCluster) -> None:
         assert [letter.value for letter in letters] == numbered(35, 3)
         assert {told(letter)["clymq-reason"] for letter in letters} == {"cannot be parsed"}
         assert [told(letter)["clymq-offset"] for letter in letters] == [str(offset) for offset in range(3, 38)]
+
+    run(body())
+
+
+def test_a_dead_letter_is_not_taken_for_another_whose_entry_was_lost_with_its_block(three: LocalCluster) -> None:
+    """In fetch mode a DEAD may go with its leader when its letter has arrived; the next one has another number."""
+
+    async def body() -> None:
+        await make_topic(three, "numbers", ack=Ack.LEADER)
+        await push_values(three, "numbers", numbered(3))
+        async with consuming(three, "numbers", "one") as (one,):
+            leased = await one.pull(count=1, wait_ms=5000)
+            await one.ask(one.about(wire.Reject, leased, reason="the first"))
+            await dead_letters(three, "numbers", 1)
+            await leave_letter(one, number=2)
+            async with AsyncAdmin(three.bootstrap) as admin:
+                await admin.move_partition("numbers", "0", three.brokers)
+            await one.find()
+            leased = await one.pull(count=1, wait_ms=5000)
+            await one.ask(one.about(wire.Reject, leased, reason="the second"))
+        letters = await dead_letters(three, "numbers", 3)
+        assert [told(letter).get("clymq-reason") for letter in letters] == ["the first", None, "the second"]
 
     run(body())
 

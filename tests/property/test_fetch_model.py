@@ -46,6 +46,7 @@ from clymq.storage.flusher import Flusher
 from clymq.storage.handles import Handles
 from clymq.storage.memory import MemoryFiles
 from fetch_hosts import Owner, Whole, _KeepAll, seal_of
+from raft_hosts import alone
 
 NAMES = ("a", "b", "c")
 FAULTS_MS = 12_000
@@ -277,7 +278,7 @@ class Producer:
                     self.world.acknowledge(driver, value, answer)
                 done(answer)
 
-            driver.push(batch, 1, answered)
+            driver.push([batch], 1, alone(answered))
 
         self.ask(send, self.pushed, self.push)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from clymq.clock import Clock, Timer
 from clymq.config import Config
-from clymq.errors import ClosedError, ClymqError, OffsetOutOfRange
+from clymq.errors import ClosedError, ClymqError, CorruptBatch, CorruptBlock, OffsetOutOfRange
 from clymq.protocol.broker import Pull, Pulled
 from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.replication.entries import Entry, Reset
@@ -64,6 +64,9 @@ class ActiveBlock(Protocol):
     def file(self) -> Block:
         """The log on this broker's disk; to look at."""
         ...
+
+    def damaged(self, error: CorruptBatch | CorruptBlock) -> None:
+        """Deal with damage that was met in the log, as if a reader had met it."""
 
     def push(self, call: Call, config: Config) -> None:
         """Store the batch in the payload."""

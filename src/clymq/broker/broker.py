@@ -19,6 +19,7 @@ from clymq.broker.hosting import Hosting, Reports
 from clymq.broker.neighbours import ActiveController, Neighbours
 from clymq.broker.positions import find_offset, refusal, set_group_position
 from clymq.broker.raft_block import RaftBlock
+from clymq.broker.scrubber import Scrubber
 from clymq.broker.sealed_block import SealedBlock
 from clymq.clock import Clock, pause
 from clymq.config import Config
@@ -89,6 +90,7 @@ class Broker(Reports):
         self.name = name
         self.hosting = hosting(self)
         self.consumption = Consumption(name, self.hosting.partition, controller, neighbours, clock, config)
+        self.scrubber = Scrubber(lambda: self.hosting.partitions, clock, config, seed=incarnation)
         self._disk_id = disk_id
         self._incarnation = incarnation
         self._controller = controller
@@ -130,7 +132,8 @@ class Broker(Reports):
 
     async def start(self) -> None:
         """Begin to ask what to host; return when it has been heard once."""
-        for what, work in (("hosting", self._keep_configured), ("reporting", self._report_ends)):
+        loops = ("hosting", self._keep_configured), ("reporting", self._report_ends), ("scrubbing", self.scrubber.run)
+        for what, work in loops:
             self._spawn(lasting(f"{self.name}: {what}", work, self._clock, self.on_failure))
         await self._configured.wait()
 

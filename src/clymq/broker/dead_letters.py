@@ -47,7 +47,7 @@ from clymq.record import Batch, Kind, Record
 from clymq.record.layout import FORMAT_BYTES_MAX
 from clymq.replication.cursors import DeadLetter
 from clymq.replication.entries import Done
-from clymq.types import Mode
+from clymq.types import Ack, Mode
 
 log = logging.getLogger("clymq.broker")
 
@@ -141,12 +141,16 @@ class DeadLetters:
             return await self._controller.ask(ProGetBroker(topic, partition.name), timeout_ms=ASK_MS)
 
     async def _make(self, partition: HostedPartition, topic: str) -> None:
-        """Make the partition for dead letters as safe as the one that they come from."""
+        """Make the partition for dead letters. A majority has a letter on its disks BEFORE its DONE is written.
+
+        Whatever the mode of the one that they come from: in fetch mode a power cut might take the letter from one log
+        and leave DONE in the other. Letters are few, and what is in them is given out to nobody any more.
+        """
         described = await self._controller.ask(DescribeTopic(partition.topic), timeout_ms=ASK_MS)
         source = next(each for each in described.partitions if each.partition == partition.name)
         await self._controller.ask(CreateTopic(topic), timeout_ms=ASK_MS)
         await self._controller.ask(CreatePart(topic, partition.name), timeout_ms=ASK_MS)
-        state = SetPartitionState(topic, partition.name, source.ack, len(source.replicas))
+        state = SetPartitionState(topic, partition.name, Ack.QUORUM, len(source.replicas))
         await self._controller.ask(state, timeout_ms=self._config.move_wait_ms_max)
 
     # --- What is in it ---

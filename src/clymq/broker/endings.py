@@ -153,8 +153,9 @@ class Endings:
             self._changed(name)
 
         try:
-            entry = self._block.machine.dead(name, Range(*span), reason, deliveries)
-            self._block.write(entry, answered)
+            block = self._block
+            entry = block.machine.dead(name, Range(*span), reason, deliveries, block=block.number)
+            block.write(entry, answered)
         except ClymqError as error:
             answered(error)
 

@@ -5,16 +5,16 @@ Also the owner that its driver tells things to: what needs the controller goes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from clymq.broker.active_block import Closed, Listener, Readers, write_for
-from clymq.broker.raft_block import answer_epoch, checked_batch
+from clymq.broker.raft_block import answer_epoch, answer_push, checked_batches
 from clymq.clock import Clock
 from clymq.config import Config
-from clymq.errors import AckMismatch, ClymqError, NotLeader
-from clymq.protocol.broker import OFFSET_UNKNOWN, InitProducer, Push, Pushed
+from clymq.errors import AckMismatch, ClymqError, CorruptBatch, CorruptBlock, NotLeader
+from clymq.protocol.broker import OFFSET_UNKNOWN, InitProducer, Push
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import CloseAccept
 from clymq.record import producer_id
@@ -74,6 +74,10 @@ class FetchBlock:
         """The log on this broker's disk; to look at."""
         return self.driver.log.block
 
+    def damaged(self, error: CorruptBatch | CorruptBlock) -> None:
+        """Write no more: the partition needs its next block."""
+        self.driver.damaged(error)
+
     def let_go(self) -> None:
         """The block is served here no longer: whoever waits at its end asks elsewhere."""
         self._readers.fail(NotLeader(f"{self._me} has let go of {self.driver.group.name}"))
@@ -81,20 +85,18 @@ class FetchBlock:
     # --- Verbs ---
 
     def push(self, call: Call, config: Config) -> None:
-        """Store the batch in the payload; it is answered as its ack says."""
+        """Store what is in the payload; it is answered as its ack says."""
         request: Push = call.request
         if request.ack not in {Ack.LEADER, Ack.NONE}:
             raise AckMismatch(f"{request.topic}/{request.partition} has no majority to acknowledge with")
-        batch = checked_batch(call, config)
+        batches = checked_batches(call, config)
 
-        def answer(outcome: Stored | ClymqError) -> None:
-            if isinstance(outcome, Stored):
-                offset = OFFSET_UNKNOWN if request.ack == Ack.NONE else outcome.base_offset
-                call.reply(Pushed(offset, batch.append_time, outcome.duplicate))
-            else:
-                call.fail(outcome)
+        def answer(outcome: Sequence[Stored] | ClymqError) -> None:
+            if request.ack == Ack.NONE and not isinstance(outcome, ClymqError):
+                outcome = [Stored(OFFSET_UNKNOWN, each.duplicate) for each in outcome]
+            answer_push(call, batches, outcome)
 
-        self.driver.push(batch, request.ack, answer)
+        self.driver.push(batches, request.ack, answer)
 
     def init_producer(self, call: Call) -> None:
         """Give a producer its next epoch."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from clymq.broker.active_block import ActiveBlock, Closed, Listener, Readers, write_for
 from clymq.clock import Clock
 from clymq.config import Config
-from clymq.errors import AckMismatch, ClymqError, InvalidRequest, NotHosted
-from clymq.protocol.broker import InitProducer, ProducerReady, Pull, Pulled, Push, Pushed, StoredBatch
+from clymq.errors import AckMismatch, ClymqError, CorruptBatch, CorruptBlock, InvalidRequest, NotHosted
+from clymq.protocol.broker import InitProducer, ProducerReady, Pull, Pulled, Push, Pushed, StoredAt, StoredBatch
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.record import producer_id
@@ -63,23 +63,20 @@ class RaftBlock:
         """The log on this broker's disk; to look at."""
         return self.driver.replica.block
 
+    def damaged(self, error: CorruptBatch | CorruptBlock) -> None:
+        """Be lame from here on, and mended by the others."""
+        self.driver.damaged(error)
+
     def push(self, call: Call, config: Config) -> None:
-        """Store the batch in the payload; it is answered when a majority has it on its disks."""
+        """Store what is in the payload; it is answered when a majority has it on its disks."""
         self.driver.check_leading()
         request: Push = call.request
         if request.ack != Ack.QUORUM:
             raise AckMismatch(
                 f"{request.topic}/{request.partition} acknowledges with a majority, not with {request.ack}"
             )
-        batch = checked_batch(call, config)
-
-        def answer(outcome: Stored | ClymqError) -> None:
-            if isinstance(outcome, Stored):
-                call.reply(Pushed(outcome.base_offset, batch.append_time, outcome.duplicate))
-            else:
-                call.fail(outcome)
-
-        self._partition.push(batch, answer)
+        batches = checked_batches(call, config)
+        self._partition.push(batches, lambda outcome: answer_push(call, batches, outcome))
 
     def init_producer(self, call: Call) -> None:
         """Give a producer its next epoch."""
@@ -156,19 +153,38 @@ class RaftBlock:
         )
 
 
-def checked_batch(call: Call, config: Config) -> Batch:
-    """Return the batch of a push, past all checks of the door; what the request repeats must be what it says."""
+def checked_batches(call: Call, config: Config) -> list[Batch]:
+    """Return the batches of a push, past all checks of the door; what the request repeats must be what they say."""
     request: Push = call.request
-    batch = Batch(call.payload, batch_bytes_max=config.batch_bytes_max)
-    if batch.length != len(call.payload):
-        raise InvalidRequest(f"a push carries one batch; {len(call.payload) - batch.length} bytes follow it")
-    if batch.cmdindex != request.cmdindex or batch.producer != producer_id(request.producer):
-        raise InvalidRequest("the request and its batch do not name the same producer and cmdindex")
-    batch.check()
+    if request.batches < 1:
+        raise InvalidRequest(f"a push of {request.batches} batches")
+    payload, producer, position = call.payload, producer_id(request.producer), 0
     # A broker's own letters to a dead letter topic carry headers beside what the producer was allowed.
-    if "/" not in request.producer:
-        batch.check_sizes(config.message_bytes_max)
-    return batch
+    message_bytes_max = config.message_bytes_max if "/" not in request.producer else config.batch_bytes_max
+    batches: list[Batch] = []
+    for _ in range(request.batches):
+        batch = Batch(payload, position, batch_bytes_max=config.batch_bytes_max)
+        if batch.producer != producer or (not position and batch.cmdindex != request.cmdindex):
+            raise InvalidRequest("the request and its batch do not name the same producer and cmdindex")
+        batch.check()
+        batch.check_sizes(message_bytes_max)
+        batches.append(batch)
+        position += batch.length
+    if position != len(payload):
+        raise InvalidRequest(f"{len(payload) - position} bytes follow the {request.batches} batches of a push")
+    return batches
+
+
+def answer_push(call: Call, batches: Sequence[Batch], outcome: Sequence[Stored] | ClymqError) -> None:
+    """Answer a Push: where each of its batches is, or why not."""
+    if isinstance(outcome, ClymqError):
+        call.fail(outcome)
+        return
+    first, *more = (
+        StoredAt(stored.base_offset, batch.append_time, stored.duplicate)
+        for batch, stored in zip(batches, outcome, strict=True)
+    )
+    call.reply(Pushed(first.base_offset, first.append_time, first.duplicate, tuple(more)))
 
 
 def answer_epoch(call: Call, outcome: object) -> None:

@@ -51,6 +51,11 @@ class SealedBlock:
         return self._block is not None
 
     @property
+    def file(self) -> Block | None:
+        """The log on this broker's disk, if it is whole; to look at."""
+        return self._block if self.whole else None
+
+    @property
     def failure(self) -> StorageError | None:
         """Why nothing more can be written to it, as long as it is open."""
         return self._block.failure if self._block is not None else None
@@ -136,15 +141,19 @@ class SealedBlock:
             data = read(block)
             checked(data)
         except (CorruptBatch, CorruptBlock) as error:
-            log.error("%s has rotted: %s", self._path, error)
-            # BEFORE it is opened anew: that all of it was committed no batch may be left to say.
-            end = self._place.seal_index
-            noted = dataclasses.replace(block.checkpoint, commit_index=end, missing_through=end)
-            write_checkpoint(self._files, f"{self._path}/checkpoint", noted)
-            self._rotted = True
-            self.close()
+            self.damaged(error)
             raise NotReady(f"block {self.number} is damaged here", hint="ask another replica") from error
         return data
+
+    def damaged(self, error: CorruptBatch | CorruptBlock) -> None:
+        """A read has met damage: serve nothing until this replica is read from its first byte and mended."""
+        log.error("%s has rotted: %s", self._path, error)
+        # BEFORE it is opened anew: that all of it was committed no batch may be left to say.
+        end = self._place.seal_index
+        noted = dataclasses.replace(self._served().checkpoint, commit_index=end, missing_through=end)
+        write_checkpoint(self._files, f"{self._path}/checkpoint", noted)
+        self._rotted = True
+        self.close()
 
     def closed(self) -> BlockClosed:
         """Say how it ended, as it was said when it was sealed."""

@@ -18,6 +18,7 @@ from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Backoff, Deadline, Shared
 from clymq.clock import pause
 from clymq.errors import ClosedError, ClymqError, ConnectionLost, InvalidRequest, LeaderUnavailable, UnknownPartition
+from clymq.protocol.broker import PUSH_RUNS
 from clymq.protocol.controller import DescribeTopic, FindController, ProducerRoute, ProGetBroker
 from clymq.protocol.frames import Buffer
 from clymq.protocol.verbs import Reply, Request
@@ -57,7 +58,7 @@ class Cluster:
         self.chance = around.chance
         self._bootstrap = parse_bootstrap(bootstrap)
         self._transport = around.transport
-        self._endpoint = Endpoint(self.clock, self.config, name=name, role=role)
+        self._endpoint = Endpoint(self.clock, self.config, name=name, role=role, features=(PUSH_RUNS,))
         self._peers: dict[str, Peer] = {}
         self._connecting: Shared[Peer] = Shared(self.clock)
         self._controller = ""

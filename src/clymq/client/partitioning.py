@@ -15,7 +15,7 @@ import struct
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -109,11 +109,15 @@ def _size_to(column: pa.Array, end: int, message_bytes: int) -> int:
 
 
 def cut_table(table: pa.Table, limit_bytes: int) -> Iterator[pa.Table]:
-    """Divide a table into slices of about `limit_bytes` at most, by halving what is larger."""
-    if table.num_rows > 1 and table.nbytes > limit_bytes:
-        middle = table.num_rows // 2
-        yield from cut_table(table.slice(0, middle), limit_bytes)
-        yield from cut_table(table.slice(middle), limit_bytes)
+    """Divide a table into slices of at most `limit_bytes`, at least one row each: as few as rows of one size need.
+
+    A little room is left in each, so that rows of nearly one size need not be cut again.
+    """
+    size = table.nbytes
+    if table.num_rows > 1 and size > limit_bytes:
+        parts = min(table.num_rows, max(2, -(-size * 17 // (limit_bytes * 16))))
+        for start, end in pairwise(table.num_rows * at // parts for at in range(parts + 1)):
+            yield from cut_table(table.slice(start, end - start), limit_bytes)
     elif table.num_rows:
         yield table
 

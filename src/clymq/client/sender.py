@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,10 +35,11 @@ from clymq.errors import (
     ClymqError,
     OutOfSequence,
     ProducerFenced,
+    RemoteProtocolError,
     RequestTimeout,
     UnknownProducer,
 )
-from clymq.protocol.broker import OFFSET_UNKNOWN, InitProducer, Push
+from clymq.protocol.broker import OFFSET_UNKNOWN, PUSH_RUNS, InitProducer, Push
 from clymq.protocol.controller import ProducerRoute
 from clymq.rpc.asks import Outcome as Answered
 from clymq.rpc.peer import Peer
@@ -49,6 +50,11 @@ log = logging.getLogger("clymq.client")
 # So much leaves before the turn of the event loop ends: the broker does its work while more is made ready. Not where a
 # sync is waited for: what arrives together there is synced together.
 EARLY_BYTES: Final = 64 * KiB
+# What is ready at the same time goes as one request, up to here: to ask costs more than to store a small batch.
+RUN_BYTES_MAX: Final = 256 * KiB
+
+Run = Sequence[NumberedBatch]
+"""Batches that go in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class PartitionSender:
         self._epoch_until_ms = 0.0
         self._is_fenced = False
         self._generation = 0
-        self._failure: tuple[ClymqError, NumberedBatch] | None = None
+        self._failure: tuple[ClymqError, Run] | None = None
         self._problem: ClymqError | None = None
         self._hints = 0
         self._changed = asyncio.Event()
@@ -183,7 +189,7 @@ class PartitionSender:
         self._generation += 1
         self._failure = None
         for batch in tuple(self._unanswered.values()):
-            self._send(peer, route, batch)
+            self._send(peer, route, [batch])  # each alone: if one is refused it is known which
         self._leader = peer, route
         try:
             while self._failure is None and not self._epoch_is_due:
@@ -205,58 +211,76 @@ class PartitionSender:
             self._fill(*self._leader)
 
     def _fill(self, peer: Peer, route: ProducerRoute) -> None:
-        """Number and send what is new, as far as the window goes."""
+        """Number and send what is new, as far as the window goes; what fits into one request goes as one."""
+        early = self._ack(route) != Ack.QUORUM
+        run_bytes_max = _run_bytes_max(peer, early=early)
+        run: list[NumberedBatch] = []
+        failed: list[tuple[Draft, ClymqError]] = []
         while self._queue and len(self._unanswered) < self._options.in_flight_max and self._failure is None:
             draft = self._queue.popleft()
             try:
                 batch = self.numbering.number(draft)
             except ClymqError as error:
-                self._options.settle(draft, error)
+                failed.append((draft, error))
                 continue
             self._unanswered[batch.cmdindex] = batch
-            self._send(peer, route, batch)
-            if peer.buffered_bytes >= EARLY_BYTES and self._ack(route) != Ack.QUORUM:
+            if run and _bytes(run) + len(batch.data) > run_bytes_max:
+                self._send(peer, route, run)
+                run = []
+            run.append(batch)
+            if early and _bytes(run) + peer.buffered_bytes >= EARLY_BYTES:
+                self._send(peer, route, run)
+                run = []
                 peer.flush()
+        if run:
+            self._send(peer, route, run)
         if peer.asks_under_way == 1:
             peer.flush()  # nothing is going to join it: whoever is to send more waits for the answer
+        for draft, problem in failed:
+            self._options.settle(draft, problem)  # BEHIND what was sent: who is told may offer the next at once
 
     def _ack(self, route: ProducerRoute) -> int:
         return route.ack if self._options.ack is None else self._options.ack
 
-    def _send(self, peer: Peer, route: ProducerRoute, batch: NumberedBatch) -> None:
+    def _send(self, peer: Peer, route: ProducerRoute, run: Run) -> None:
         if self._failure is not None:
             return
-        options, data, generation = self._options, batch.data, self._generation
+        options, data, generation = self._options, [batch.data for batch in run], self._generation
         request = Push(
             topic=self.topic,
             partition=self.partition,
             uid=route.uid,
             producer=options.producer,
-            cmdindex=batch.cmdindex,
+            cmdindex=run[0].cmdindex,
             ack=self._ack(route),
             explicit_ack=options.ack is not None,
+            batches=len(run),
         )
         try:
             peer.ask_soon(
                 request,
-                [data],
-                lambda outcome: self._answered(batch, data, generation, request.ack, outcome),
+                data,
+                lambda outcome: self._answered(run, data, generation, request.ack, outcome),
                 timeout_ms=self._cluster.config.request_ms_max,
             )
         except ClymqError as error:
-            self._failure = error, batch
+            self._failure = error, run
             self._changed.set()
 
-    def _answered(self, batch: NumberedBatch, data: bytes, generation: int, ack: int, outcome: Answered) -> None:
+    def _answered(self, run: Run, data: list[bytes], generation: int, ack: int, outcome: Answered) -> None:
+        if not isinstance(outcome, ClymqError) and len(outcome.reply.more) != len(run) - 1:
+            outcome = RemoteProtocolError(f"{1 + len(outcome.reply.more)} answers to {len(run)} batches")
         if isinstance(outcome, ClymqError):
             # Of an earlier generation: what it complains about has been dealt with.
             if generation == self._generation and self._failure is None:
-                self._failure = outcome, batch
+                self._failure = outcome, run
                 self._changed.set()
-        elif batch.data is data and self._unanswered.get(batch.cmdindex) is batch:
-            self._stored(batch, outcome.reply.base_offset, ack, duplicate=outcome.reply.duplicate)
-            if self._queue:
-                self._go_on()
+            return
+        for batch, sent, place in zip(run, data, (outcome.reply, *outcome.reply.more), strict=True):
+            if batch.data is sent and self._unanswered.get(batch.cmdindex) is batch:
+                self._stored(batch, place.base_offset, ack, duplicate=place.duplicate)
+        if self._queue:
+            self._go_on()
 
     def _stored(self, batch: NumberedBatch, base_offset: int, ack: int | None = None, *, duplicate: bool) -> None:
         del self._unanswered[batch.cmdindex]
@@ -328,7 +352,9 @@ class PartitionSender:
     def _refused(self, error: ClymqError) -> None:
         """No retry helps. If it is about one batch, only that one fails; those behind it get its number."""
         if self._failure is not None and self._failure[0] is error:
-            batch = self._failure[1]
+            batch, *others = self._failure[1]
+            if others:
+                return  # it is not known which of them; they are sent again, each alone
             if self._unanswered.get(batch.cmdindex) is batch:
                 del self._unanswered[batch.cmdindex]
                 self._need_epoch()
@@ -363,3 +389,14 @@ class PartitionSender:
         why = f"; last: {self._problem.code}: {self._problem}" if self._problem is not None else ""
         waited_for = f"{draft.count} messages to {self.topic}/{self.partition} were not acknowledged"
         self._options.settle(draft, RequestTimeout(f"{waited_for} within {seconds:g} s{why}"))
+
+
+def _run_bytes_max(peer: Peer, *, early: bool) -> int:
+    """Return how much one request may carry; 0: no more than one batch."""
+    if PUSH_RUNS not in peer.features:
+        return 0
+    return min(EARLY_BYTES if early else RUN_BYTES_MAX, peer.payload_bytes_max)
+
+
+def _bytes(run: Run) -> int:
+    return sum(len(batch.data) for batch in run)

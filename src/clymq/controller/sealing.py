@@ -142,7 +142,7 @@ class Sealing:
         fenced = await self._ask_all(view.members, _request(view, pending, fence=True, trusted=True))
         if not fenced:
             raise LeaderUnavailable(f"{view}: no replica of block {view.now.block} is fenced")
-        name = max(fenced, key=lambda each: (fenced[each].sealed, fenced[each].end))
+        name = max(fenced, key=lambda each: (fenced[each].sealed, *_reach(fenced[each])))
         return await self._seal_trusted(view, pending, name, told)
 
     async def _fence_all(self, view: View, request: CloseAccept, roster: Roster, needed: int) -> dict[str, BlockClosed]:
@@ -166,7 +166,7 @@ class Sealing:
     ) -> Ended:
         """Seal at the highest end; where that is refused for good (a broken disk), at the next, if enough are left."""
         down = {each.broker for each in view.active.replicas if each.down}
-        order = sorted(fenced, key=lambda name: (fenced[name].end, fenced[name].sealed, name not in down), reverse=True)
+        order = sorted(fenced, key=lambda name: (*_reach(fenced[name]), name not in down), reverse=True)
         for number, name in enumerate(order):
             closed = fenced[name]
             try:
@@ -294,3 +294,8 @@ def _ended(view: View, broker: str, closed: BlockClosed, *, lost_messages_max: i
         trusted=trusted,
     )
     return Ended(block, broker)
+
+
+def _reach(closed: BlockClosed) -> tuple[int, bool, int]:
+    """Return how far a replica has come, to be compared: acks and positions have no offset, and count as well."""
+    return closed.end, closed.sealed, closed.last_index

@@ -24,6 +24,7 @@ from clymq.metadata import nodes
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.store import MetadataStore, Session
 from clymq.node.figures import Gauge, Totals
+from clymq.protocol.broker import PUSH_RUNS
 from clymq.protocol.controller import BroInfo, ControllerFound, Property
 from clymq.replication.consensus_links import ConsensusLinks, handlers
 from clymq.replication.fetch_host import FetchHost
@@ -82,7 +83,9 @@ class BrokerNode:
         self._folder = DataFolder.open(files, data, config)
         self._disk_id = self._folder.identity(lambda: f"{chance.getrandbits(128):032x}")
         self._incarnation = chance.randint(1, INCARNATION_MAX)
-        self._endpoint = Endpoint(clock, config, name=name, role="broker", incarnation=self._incarnation)
+        self._endpoint = Endpoint(
+            clock, config, name=name, role="broker", incarnation=self._incarnation, features=(PUSH_RUNS,)
+        )
         self._server = Server(transport, self._endpoint)
         self._links = ConsensusLinks(transport, self._endpoint, chance=chance.random)
         self._neighbours = Neighbours(transport, self._endpoint, chance=chance.random)

@@ -14,6 +14,8 @@ from msgspec import Struct, structs
 from clymq.protocol.verbs import Done, OneWay, Reply, Request, verb
 
 OFFSET_UNKNOWN: Final = -1
+# A feature of the handshake: a `Push` may carry several batches.
+PUSH_RUNS: Final = "push-runs"
 
 
 class OffsetRange(Struct, frozen=True, array_like=True, gc=False):
@@ -31,6 +33,14 @@ class StoredBatch(Struct, frozen=True, array_like=True, gc=False):
     base_offset: int
 
 
+class StoredAt(Struct, frozen=True, array_like=True, gc=False):
+    """Where a batch that was pushed went; see `Pushed`."""
+
+    base_offset: int
+    append_time: int
+    duplicate: bool
+
+
 class Pushed(Reply, frozen=True):
     """The batch is stored as safely as it was asked for."""
 
@@ -38,11 +48,17 @@ class Pushed(Reply, frozen=True):
     """-1: at ack 0, or a duplicate whose place is no longer known."""
     append_time: int = 0
     duplicate: bool = False
+    more: tuple[StoredAt, ...] = ()
+    """The same of each batch behind the first."""
 
 
 @verb(100)
 class Push(Request[Pushed], frozen=True):
-    """Store the batch in the payload. What is repeated here must be what the batch says."""
+    """Store the batch in the payload, or several. What is repeated here must be what the first batch says.
+
+    Several are stored in their order and answered together, when the last is stored. If one is refused the request is,
+    and what came before it may be stored: who sends each of them again, alone, learns which one it was.
+    """
 
     topic: str
     partition: str
@@ -53,6 +69,8 @@ class Push(Request[Pushed], frozen=True):
     """-1 committed by a majority, 1 written by the leader, 0 answered on receipt."""
     explicit_ack: bool = False
     """The caller insisted on this ack; otherwise it is the partition's default as the client knew it."""
+    batches: int = 1
+    """How many lie in the payload, one behind the other; more than one only where the other side has `PUSH_RUNS`."""
 
     def window_key(self) -> Hashable:
         """Pushes to one partition have a window of their own, so that a slow one does not hold up the rest."""

@@ -47,7 +47,7 @@ from clymq.protocol.frames import (
     problem_of_prefix,
 )
 from clymq.protocol.handshake import HELLO_BYTES_MAX, Hello, agreed_version, decode_hello
-from clymq.protocol.receive_buffer import READER_SPARE_BYTES_MAX, SPARE_BYTES_MAX, ReceiveBuffer
+from clymq.protocol.receive_buffer import READER_SPARE_BYTES_MAX, SPARE_BYTES_MAX, LargeChunks, ReceiveBuffer
 from clymq.protocol.verbs import Message, Reply, Verb, by_number, encode, read_message, read_reply, verb_of
 
 # Looking into an enum costs, and these are looked at for every frame.
@@ -162,7 +162,8 @@ _BARE: Final[dict[int, Callable[[int], Event]]] = {
 class Connection:
     """See the module."""
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, hello: Hello, large: LargeChunks | None = None) -> None:
+        """`large`: memory of large frames that is shared with others."""
         self.ours = hello
         self.theirs: Hello | None = None
         self.state = State.NEW
@@ -171,7 +172,7 @@ class Connection:
         self._send_bytes_max = HELLO_BYTES_MAX
         self._receive_bytes_max = HELLO_BYTES_MAX
         serves = hello.role in SERVERS
-        self._buffer = ReceiveBuffer(SPARE_BYTES_MAX if serves else READER_SPARE_BYTES_MAX)
+        self._buffer = ReceiveBuffer(SPARE_BYTES_MAX if serves else READER_SPARE_BYTES_MAX, large)
         self._frame_bytes = PREFIX_BYTES
         self._head_is_good = False
 

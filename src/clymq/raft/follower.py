@@ -97,9 +97,9 @@ class Follower:
         """Append what is new, after cutting away what conflicts with it; return whether anything was."""
         log, written = self._state.log, False
         for entry in message.entries:
-            if entry.index <= log.commit or log.term_at(entry.index) == entry.term:
-                continue
             if entry.index <= log.last_index:
+                if entry.index <= log.commit or log.term_at(entry.index) == entry.term:
+                    continue
                 log.truncate(entry.index - 1)
             log.append(entry)
             written = True

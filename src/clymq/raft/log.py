@@ -9,12 +9,14 @@ ever reaches beyond `synced`, and an entry that the driver was not handed yet co
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from clymq.raft.messages import Entry, Kind
 
 KEPT_BELOW_COMMIT: Final = 1024
+_SEAL: Final = int(Kind.SEAL)  # looked at for every entry, and an enum costs
 
 
 class LogStore(Protocol):
@@ -57,9 +59,9 @@ class RaftLog:
             self.last_index = self.last_term = self.end_position = 0
             self.sealed = False
         else:
-            self.last_index, self.last_term = last.index, last.term
-            self.end_position = last.position + last.length
-            self.sealed = last.kind == Kind.SEAL
+            self.last_index, self.last_term, position, length, kind = last
+            self.end_position = position + length
+            self.sealed = kind == _SEAL
 
     # --- Reading ---
 
@@ -87,14 +89,12 @@ class RaftLog:
         first = self._tail[0].index
         if start < first:
             return tuple(self._store.entries(start, first, bytes_max))
-        chosen: list[Entry] = []
-        size = 0
-        for entry in self._tail[start - first :]:
-            size += entry.length
-            if chosen and size > bytes_max:
-                break
-            chosen.append(entry)
-        return tuple(chosen)
+        rest = self._tail[start - first :]
+        if self.end_position - rest[0].position <= bytes_max:
+            return tuple(rest)
+        end = rest[0].position + bytes_max
+        fitting = bisect_right(rest, end, key=lambda entry: entry.position + entry.length)
+        return tuple(rest[: max(1, fitting)])
 
     def first_index_of_term(self, index: int) -> int:
         """Return the first entry of the run of one term that `index` is in, looking no further back than commit + 1."""
@@ -107,10 +107,11 @@ class RaftLog:
 
     def append(self, entry: Entry) -> None:
         """Add an entry behind the last; where it lies is where this log ends, whatever its sender says."""
-        assert entry.index == self.last_index + 1, "the log has no gaps"
+        index, term, position, length, kind = entry
+        assert index == self.last_index + 1, "the log has no gaps"
         assert not self.sealed, "nothing follows a seal"
-        if entry.position != self.end_position:
-            entry = Entry(entry.index, entry.term, self.end_position, entry.length, entry.kind)
+        if position != self.end_position:
+            entry = Entry(index, term, self.end_position, length, kind)
         self._tail.append(entry)
         self._unwritten.append(entry)
         self._end_with(entry)

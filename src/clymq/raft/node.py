@@ -191,10 +191,11 @@ class RaftNode:
     def propose(self, length: int, kind: Kind, now: float) -> Entry:
         """Add an entry of so many bytes to the log; the driver stamps its batch with the descriptor and keeps it."""
         self._clock(now)
-        if not isinstance(self._role, Leader):
+        role = self._role
+        if not isinstance(role, Leader):
             raise NotLeader(f"{self._state.me} does not lead", hint=self._state.leader)
-        assert not self._role.asleep, "a sleeping group is woken first"
-        return self._role.propose(length, kind)
+        assert not role.asleep, "a sleeping group is woken first"
+        return role.propose(length, kind)
 
     def synced(self, index: int, now: float) -> None:
         """The file is on the disk up to this entry."""
@@ -319,10 +320,11 @@ class RaftNode:
 
     def _clock(self, now: float) -> None:
         """Take the time; a leader that has not heard a majority for too long is none, whatever it is asked."""
-        self._state.now = max(self._state.now, now)
-        role = self._role
-        if isinstance(role, Leader) and not role.asleep and now >= role.sure_until and now >= role.quorum_deadline():
-            self._follow(self._state.term, None)
+        state, role = self._state, self._role
+        if now > state.now:
+            state.now = now
+        if isinstance(role, Leader) and now >= role.sure_until and not role.asleep and now >= role.quorum_deadline():
+            self._follow(state.term, None)
 
     # --- Inside: messages ---
 

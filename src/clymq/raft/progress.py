@@ -63,7 +63,7 @@ class Progress:
 
     def sent(self, entries: Sequence[Entry], now: float) -> None:
         """Note an append on its way; the next one will follow it without waiting."""
-        size = sum(entry.length for entry in entries)
+        size = entries[-1].position + entries[-1].length - entries[0].position if entries else 0
         self.next_index += len(entries)
         self._in_flight.append((self.next_index - 1, size, now))
         self._in_flight_bytes += size

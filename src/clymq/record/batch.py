@@ -15,13 +15,13 @@ from clymq.record import body
 from clymq.record.layout import (
     BATCH_BYTES_MAX,
     CRC,
+    DATA,
     HEADER_BYTES,
     HEADER_CRC_AT,
     LEADER_FIELDS,
     PRODUCER_FIELDS_END,
     Buffer,
     Header,
-    Kind,
 )
 from clymq.record.sizes import largest_message
 
@@ -64,7 +64,7 @@ class Batch(Header):
     def check(self) -> None:
         """Check what `parse` did not: the producer's checksum and, without a codec, every offset inside the body."""
         self.check_crc()
-        if self.kind == Kind.DATA and self.codec == "none":
+        if self.kind == DATA and self.codec == "none":
             self.to_arrow()
 
     def check_sizes(self, message_bytes_max: int) -> None:
@@ -88,22 +88,24 @@ class Batch(Header):
         """Check that the bytes are those that the producer sent; says nothing about what it put into them."""
         if self.intact:
             return
-        crc = crc32c(self.buffer[HEADER_BYTES:], crc32c(self.buffer[:PRODUCER_FIELDS_END]))
-        if crc != self.body_crc:
+        buffer = self.buffer
+        if crc32c(buffer[HEADER_BYTES:], crc32c(buffer[:PRODUCER_FIELDS_END])) != self.body_crc:
             raise self._corrupt("body_crc", "does not match the body")
         unpadded = HEADER_BYTES + self.body_length
-        if unpadded != self.length and any(self.buffer[unpadded:]):
+        if unpadded != self.length and any(buffer[unpadded:]):
             raise self._corrupt("padding", "is not zero")
         self.intact = True
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns that this batch has; without a codec they are views of its own bytes, not copies."""
         if self._columns is None:
-            if self.kind != Kind.DATA:
+            if self.kind != DATA:
                 raise self._corrupt("kind", "a control batch has no messages")
             times = self.first_timestamp, self.last_timestamp
+            message = self.payload()
             try:
-                message = body.unpack(self.payload(), self.codec, self.unpacked_length)
+                if self.codec != "none":
+                    message = memoryview(body.unpack(message, self.codec, self.unpacked_length))
                 self._columns = body.decode(message, self.flags, self.count, times)
             except CorruptBatch as error:
                 raise self._corrupt(error.field, error.problem) from None

@@ -75,17 +75,16 @@ def unpack(packed: Buffer, codec: str, unpacked_length: int) -> pa.Buffer:
     raise CorruptBatch("unpacked_length", f"the body does not unpack to {unpacked_length} bytes")
 
 
-def decode(message: pa.Buffer, flags: int, count: int, times: tuple[int, int]) -> pa.RecordBatch:
+def decode(message: memoryview, flags: int, count: int, times: tuple[int, int]) -> pa.RecordBatch:
     """Read a message without copying, and prove that every byte it points at is inside it.
 
     `times` are the earliest and the latest timestamp as the batch's header has them.
     """
-    view = memoryview(message)
-    times_at = plain_times_at(view, flags & _COLUMN_FLAGS, count)
+    times_at = plain_times_at(message, flags & _COLUMN_FLAGS, count)
     if times_at is None:
-        _check_metadata(view, count)
+        _check_metadata(message, count)
     try:
-        columns = pa.ipc.read_record_batch(message, schema_of(flags))
+        columns = pa.ipc.read_record_batch(pa.py_buffer(message), schema_of(flags))
         columns.validate(full=True)
     except (OSError, ValueError, KeyError, IndexError, TypeError, pa.ArrowException) as error:
         raise CorruptBatch("body", f"Arrow: {error}") from None
@@ -93,7 +92,7 @@ def decode(message: pa.Buffer, flags: int, count: int, times: tuple[int, int]) -
         if columns.num_rows != count:
             raise CorruptBatch("count", f"{count} in the header, {columns.num_rows} rows in the body")
         _check_nulls(columns)
-    _check_times(columns, view, times_at, times)
+    _check_times(columns, message, count, times_at, times)
     return columns
 
 
@@ -111,13 +110,17 @@ def time_range(timestamps: pa.Array) -> tuple[int, int]:
     return bounds["min"].as_py(), bounds["max"].as_py()
 
 
-def _check_times(columns: pa.RecordBatch, message: memoryview, times_at: int | None, times: tuple[int, int]) -> None:
+def _check_times(
+    columns: pa.RecordBatch, message: memoryview, count: int, times_at: int | None, times: tuple[int, int]
+) -> None:
     """Compare the column with the header. All at one time, as most batches are, is cheaper to see than to search."""
     first, last = times
-    if times_at is not None and first == last:
-        count = columns.num_rows
-        if bytes(message[times_at : times_at + 8 * count]) == _I64.pack(first) * count:
-            return
+    if (
+        times_at is not None
+        and first == last
+        and bytes(message[times_at : times_at + 8 * count]) == _I64.pack(first) * count
+    ):
+        return
     earliest, latest = time_range(columns.column("timestamp"))
     if first != earliest:
         raise CorruptBatch("first_timestamp", f"{first}, but the body has {earliest}")

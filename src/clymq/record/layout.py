@@ -97,6 +97,8 @@ class Flag(enum.IntFlag):
     SEAL = 8
 
 
+DATA: Final = int(Kind.DATA)
+"""The kind of nearly every batch, as a number: it is compared for each of them, and an enum costs."""
 # As plain numbers: the complement of a Flag has only the bits that have a name.
 _SEAL: Final = int(Flag.SEAL)  # an operation on the enum itself costs microseconds
 _NOT_OF_DATA: Final = ~int(Flag.KEYS | Flag.HEADERS | Flag.SPARSE)
@@ -145,7 +147,7 @@ class Header:
             raise CorruptBatch("magic", f"{magic!r} instead of {MAGIC!r}")
         if self.version != VERSION:
             raise CorruptBatch("version", f"{self.version}; this program reads {VERSION}")
-        if self.header_crc != crc32c(memoryview(buffer)[position : position + HEADER_CRC_AT]):
+        if self.header_crc != crc32c(buffer[position : position + HEADER_CRC_AT]):
             raise CorruptBatch("header_crc", "does not match the header")
         if codec >= len(CODECS):
             raise CorruptBatch("codec", f"{codec} is unknown")

@@ -20,7 +20,7 @@ is lame: it pulls again from where it ends, and answers a fence with `ReplicaLos
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from clymq.errors import (
     ClosedError,
@@ -46,7 +46,7 @@ from clymq.replication.fetch_source import FetchSource
 from clymq.replication.fetch_surroundings import FetchPlace, PullDone
 from clymq.replication.machine import PartitionMachine
 from clymq.replication.mend import SealMark, is_whole
-from clymq.replication.raft_partition import Begin, Stored
+from clymq.replication.raft_partition import AnswerAll, Begin
 
 log = logging.getLogger("clymq.replication")
 
@@ -68,7 +68,7 @@ class FetchDriver:
         self._leader: FetchLeader | None = None
         self._follower: FetchFollower | None = None
         self._source = FetchSource(place, self.log)
-        self._source.on_damage = self._damaged
+        self._source.on_damage = self.damaged
         self._holders = Holders(place.group, place.config.fetch_visibility)
         self.log.on_sync = self._synced
 
@@ -91,9 +91,9 @@ class FetchDriver:
 
     # --- What producers and consumers ask ---
 
-    def push(self, batch: Batch, ack: int, answer: Callable[[Stored | ClymqError], None]) -> None:
-        """Store a batch that has passed the door's checks; a refusal is raised, all else is answered."""
-        self._leading().push(batch, ack, answer)
+    def push(self, batches: Iterable[Batch], ack: int, answer: AnswerAll) -> None:
+        """Store batches that have passed the door's checks; a refusal is raised, all else is answered together."""
+        self._leading().push(batches, ack, answer)
 
     def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
         """Give a producer its next epoch; the answer is `Initialised`, or an error."""
@@ -124,8 +124,15 @@ class FetchDriver:
         try:
             return self.log.read(offset, bytes_max)
         except (CorruptBatch, CorruptBlock) as error:
-            self._damaged(error)
+            self.damaged(error)
             raise NotLeader(f"{self.group.leader} has lost part of {self.group.name}") from error
+
+    def damaged(self, error: StorageError) -> None:
+        """A read met damage. What is behind it may be nowhere else: nothing is cut, and another leader is needed."""
+        if self._leader is not None and self.down is None:
+            self._leader.fail(error)
+        else:
+            self._fail(error)
 
     # --- What other replicas and the controller ask ---
 
@@ -303,13 +310,6 @@ class FetchDriver:
             self._fail(error)
         elif self._leader is not None:
             self._leader.settle()
-
-    def _damaged(self, error: StorageError) -> None:
-        """A read met damage. What is behind it may be nowhere else: nothing is cut, and another leader is needed."""
-        if self._leader is not None and self.down is None:
-            self._leader.fail(error)
-        else:
-            self._fail(error)
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:

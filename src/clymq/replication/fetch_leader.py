@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,7 @@ from clymq.replication.fetch_log import FetchLog, control
 from clymq.replication.fetch_surroundings import FetchPlace
 from clymq.replication.machine import Answer, Elected
 from clymq.replication.producers import OFFSET_UNKNOWN
-from clymq.replication.raft_partition import Begin, Stored
+from clymq.replication.raft_partition import AnswerAll, Begin, Stored
 from clymq.types import Ack
 
 # A turn of the event loop may bring megabytes. The disk and the followers should not wait for the last of them.
@@ -95,24 +95,35 @@ class FetchLeader:
 
     # --- What producers and the controller ask ---
 
-    def push(self, batch: Batch, ack: int, answer: Callable[[Stored | ClymqError], None]) -> None:
-        """Store a batch that has passed the door's checks; a refusal is raised, all else is answered."""
+    def push(self, batches: Iterable[Batch], ack: int, answer: AnswerAll) -> None:
+        """Store batches that have passed the door's checks, in their order, and answer them together.
+
+        A refusal is raised: of the one that is refused and all behind it, not of those before.
+        """
         if ack not in {Ack.LEADER, Ack.NONE}:
             raise AckMismatch(f"{self._place.group.name} takes ack 1 and 0, not {ack}", hint="ask for its state again")
         self.check_open()
-        duplicate = self._machine.judge(batch)
-        if duplicate is not None and (ack == Ack.NONE or duplicate.index <= self._machine.applied):
-            answer(Stored(duplicate.base_offset, duplicate=True))
-        elif duplicate is not None:
-            self._waiting.setdefault(duplicate.index, []).append(_stored(answer, duplicate.base_offset, duplicate=True))
-        elif ack == Ack.NONE:
-            self._submit(batch)
-            answer(Stored(OFFSET_UNKNOWN, duplicate=False))
-            self._write_soon()
-        else:
-            self._submit(batch)
-            self._waiting[batch.index] = [_stored(answer, batch.base_offset, duplicate=False)]
-            self._write_soon()
+        stored: list[Stored] = []
+        last = 0
+        try:
+            for batch in batches:
+                duplicate = self._machine.judge(batch)
+                if duplicate is None:
+                    self._submit(batch)
+                    stored.append(Stored(OFFSET_UNKNOWN if ack == Ack.NONE else batch.base_offset, duplicate=False))
+                    last = batch.index
+                else:
+                    stored.append(Stored(duplicate.base_offset, duplicate=True))
+                    last = max(last, duplicate.index)
+            if ack == Ack.NONE or last <= self._machine.applied:
+                answer(stored)
+            else:
+                self._waiting.setdefault(last, []).append(
+                    lambda outcome: answer(outcome if isinstance(outcome, ClymqError) else stored)
+                )
+        finally:
+            if self._arrived:
+                self._write_soon()  # BEHIND the note of who waits for it; also for those before one that was refused
 
     def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
         """Give a producer its next epoch; the answer is `Initialised`, or an error."""
@@ -309,10 +320,3 @@ class FetchLeader:
         sealing, self._sealing = self._sealing or [], None
         for answer in sealing:
             answer(error or self._log.describe())
-
-
-def _stored(answer: Callable[[Stored | ClymqError], None], base_offset: int, *, duplicate: bool) -> Done:
-    def done(outcome: Held | ClymqError) -> None:
-        answer(outcome if isinstance(outcome, ClymqError) else Stored(base_offset, duplicate=duplicate))
-
-    return done

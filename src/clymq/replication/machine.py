@@ -25,7 +25,8 @@ import msgspec
 from msgspec import Struct, field
 
 from clymq.errors import BlockSealed, CorruptBatch, InvalidRequest, NotReady
-from clymq.record import Batch, Header, Kind
+from clymq.record import Batch, Header
+from clymq.record.layout import DATA
 from clymq.replication.cursors import Cursor, DeadLetter, Groups, Refused
 from clymq.replication.entries import (
     REASON_CHARACTERS_MAX,
@@ -46,6 +47,8 @@ from clymq.replication.producers import Duplicate, Initialised, Producers, Produ
 
 PRODUCERS_MAX: Final = 10_000
 PRODUCER_IDLE_MS_MAX: Final = 7 * 24 * 3600 * 1000
+# Of numbers: no block has as many.
+DEAD_LETTERS_PER_BLOCK: Final = 2**32
 
 
 class Machine(Protocol):
@@ -121,7 +124,7 @@ class PartitionMachine:
         if state.sealed:
             raise CorruptBatch("index", f"entry {index} follows the SEAL")
         answer: Answer = None
-        if batch.kind == Kind.DATA:
+        if batch.kind == DATA:
             state.producers.store(batch)
             state.leases = ()
         else:
@@ -205,7 +208,7 @@ class PartitionMachine:
         `UnknownProducer` for a producer or an epoch that the log does not know, `NotReady` and `BlockSealed`.
         """
         submitted = self._open()
-        if header.kind != Kind.DATA:
+        if header.kind != DATA:
             raise InvalidRequest("control batches are written by the leader, not pushed")
         return submitted.judge(header)
 
@@ -215,7 +218,7 @@ class PartitionMachine:
         All entries of a leader but the Genesis and the BeLeader that it begins with.
         """
         submitted = self._open()
-        if batch.kind == Kind.DATA:
+        if batch.kind == DATA:
             submitted.store(batch, index, applied=self.applied)
             return
         entry = _entry_of(batch)
@@ -233,11 +236,17 @@ class PartitionMachine:
             producer, idle_before=now - self._producer_idle_us_max, producers_max=self._producers_max
         )
 
-    def dead(self, group: str, offsets: Range, reason: str, deliveries: int = 0) -> Dead:
-        """Return the entry to propose for a range that is given up, under a number that no other has."""
+    def dead(self, group: str, offsets: Range, reason: str, deliveries: int = 0, *, block: int = 1) -> Dead:
+        """Return the entry to propose for a range that is given up, under a number that no other has.
+
+        Nor had: a fetch block may lose its last entries when the letter of one has arrived, and if its number were
+        given again, to another message, that one's letter would be taken for a repetition. What follows a loss is in
+        a later `block`, and each has its own numbers.
+        """
         self._open()
         found = self._state.groups.ptp.get(group)
-        seq = max(found.next_seq if found else 1, self._submitted_seq.get(group, 1))
+        first = (block - 1) * DEAD_LETTERS_PER_BLOCK + 1
+        seq = max(first, found.next_seq if found else 1, self._submitted_seq.get(group, 1))
         reason = reason[:REASON_CHARACTERS_MAX]
         return Dead(group=group, range=offsets, reason=reason, seq=seq, deliveries=deliveries)
 

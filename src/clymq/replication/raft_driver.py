@@ -28,7 +28,7 @@ inside of performing, and nothing between a proposal and its owner's note of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -174,16 +174,16 @@ class RaftDriver:
 
         The owner has called `check_leading`. Nothing is written before this turn of the event loop ends.
         """
-        core = self.node.log
+        core, around = self.node.log, self._around
         if (
             kind is Kind.DATA
-            and core.end_position - self.replica.block.committed_position > self._around.uncommitted_bytes_max
+            and core.end_position - self.replica.block.committed_position > around.uncommitted_bytes_max
         ):
             raise Overloaded(f"{self.group}: too much is waiting for a majority of {list(self.members)}")
         if batch.count:
             self._check_room(batch.length)
         entry = self.node.propose(batch.length, kind, self._now())
-        self._last_append_time = max(self._around.clock.wall_us(), self._last_append_time)
+        self._last_append_time = max(around.clock.wall_us(), self._last_append_time)
         batch.stamp(
             base_offset=self._next_offset,
             term=entry.term,
@@ -195,7 +195,7 @@ class RaftDriver:
         self._recent.arrive(batch)
         if done is not None:
             self._waiting[entry.index] = [done]
-        self._around.schedule(self)
+        around.schedule(self)
         return entry.index
 
     def _check_room(self, length: int) -> None:
@@ -226,9 +226,14 @@ class RaftDriver:
                 batch.check_crc()
                 position += batch.length
         except (CorruptBatch, CorruptBlock) as error:
-            self._fall_back(error)
+            self.damaged(error)
             raise NotLeader(f"{self._around.name} has lost part of {self.group}", hint=self.node.leader) from error
         return data
+
+    def damaged(self, error: CorruptBatch | CorruptBlock) -> None:
+        """A read of the block met damage: cut there, and be lame until the others have mended it."""
+        if self.stopped is None:
+            self._fall_back(error)
 
     def transfer(self, target: str | None = None) -> bool:
         """Hand leadership over, to the follower that has most if none is named; return whether there is anyone."""
@@ -257,7 +262,7 @@ class RaftDriver:
             return
         if isinstance(message, Append):
             try:
-                message = self._recent.receive(message, payload)
+                message = self._recent.receive(message, payload, self.node.log.end_position)
             except CorruptBatch as error:
                 log.warning("%s: an append from %s is dropped: %s", self.group, message.sender, error)
                 return
@@ -430,35 +435,26 @@ class RaftDriver:
                 self.committed_offset = self._committed_on_disk()  # it was applied before it was lost
         if self.applied >= commit:
             return
-        for batch in self._batches(self.applied + 1, commit):
-            answer = self._applied(batch)
+        apply, recent = self.machine.apply, self._recent
+        position: int | None = None
+        for index in range(self.applied + 1, commit + 1):
+            batch = recent.pop(index)
+            if batch is None:  # it is only in the file; from here on it is known where each lies
+                position = node.log.end_of(index - 1) if position is None else position
+                batch = self._read(position, block.end_position)
+            if position is not None:
+                position += batch.length
+            try:
+                answer = apply(index, batch)
+            except ClymqError as error:
+                raise ReplicaLost(f"{self.group}: entry {index} cannot be applied: {error}") from error
             self.committed_offset = batch.end_offset
-            waiting = self._waiting.pop(batch.index, None)
-            if waiting is not None:
-                self._tell(waiting, Applied(batch, answer))
+            if index in self._waiting:
+                self._tell(self._waiting.pop(index), Applied(batch, answer))
                 if self.stopped is not None or self.node is not node:
                     return  # whoever was told has closed the group, or met damage
         self._around.applied(self)
         self._owner.advanced()
-
-    def _applied(self, batch: Batch) -> object:
-        try:
-            return self.machine.apply(batch.index, batch)
-        except ClymqError as error:
-            raise ReplicaLost(f"{self.group}: entry {batch.index} cannot be applied: {error}") from error
-
-    def _batches(self, start: int, end: int) -> Iterator[Batch]:
-        """Yield committed batches, out of memory or from the file, and let go of them."""
-        position: int | None = None
-        for index in range(start, end + 1):
-            batch = self._recent.pop(index)
-            if batch is None:
-                if position is None:
-                    position = self.node.log.end_of(index - 1)
-                batch = self._read(position, self.replica.block.end_position)
-            if position is not None:
-                position += batch.length
-            yield batch
 
     def _leading(self) -> int | None:
         """Return the term that the core leads."""

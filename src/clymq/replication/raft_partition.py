@@ -10,7 +10,7 @@ broker may have to be asked; the term may be over by the time it answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -39,6 +39,7 @@ class Stored(Struct, frozen=True, gc=False):
 
 
 Answer = Callable[[Stored | ClymqError], None]
+AnswerAll = Callable[[Sequence[Stored] | ClymqError], None]
 
 
 class RaftPartition:
@@ -67,35 +68,49 @@ class RaftPartition:
 
     # --- What producers and the controller ask ---
 
-    def push(self, batch: Batch, answer: Answer) -> None:
-        """Store a batch that has passed the door's checks; a refusal is raised, all else is answered."""
-        self._check_open()
-        duplicate = self.machine.judge(batch)
-        if duplicate is None:
-            index = self.driver.propose(batch, lambda outcome: answer(_stored(outcome)))
-            self.machine.submitted(index, batch)
-        elif duplicate.index <= self.machine.applied:
-            answer(Stored(duplicate.base_offset, duplicate=True))
+    def push(self, batches: Iterable[Batch], answer: AnswerAll) -> None:
+        """Store batches that have passed the door's checks, in their order; answer them when the last is applied.
+
+        A refusal is raised: of the one that is refused and all behind it, not of those before.
+        """
+        self.check_open()
+        machine, driver = self.machine, self.driver
+        stored: list[Stored] = []
+        last = 0
+        for batch in batches:
+            duplicate = machine.judge(batch)
+            if duplicate is None:
+                index = driver.propose(batch)
+                machine.submitted(index, batch)
+                stored.append(Stored(batch.base_offset, duplicate=False))
+            else:
+                index = duplicate.index
+                stored.append(Stored(duplicate.base_offset, duplicate=True))
+            last = max(last, index)
+        if last <= machine.applied:
+            answer(stored)
         else:
-            where = duplicate.base_offset
-            self.driver.when_applied(
-                duplicate.index,
-                lambda outcome: answer(outcome if isinstance(outcome, ClymqError) else Stored(where, duplicate=True)),
-            )
+            driver.when_applied(last, lambda outcome: answer(outcome if isinstance(outcome, ClymqError) else stored))
 
     def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
         """Give a producer its next epoch; the answer is `Initialised`, or an error."""
-        self._check_open()
+        self.check_open()
         self.write(self.machine.init_producer(producer, now=self._clock.wall_us()), answer)
 
     def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
         """Put a control entry into the log; the answer is what the machine says when it is applied, or an error."""
-        self._check_open()
+        self.check_open()
         batch = Batch.parse(bytearray(batch_of(entry)))
         index = self.driver.propose(
             batch, lambda outcome: answer(outcome.answer if isinstance(outcome, Applied) else outcome)
         )
         self.machine.submitted(index, batch)
+
+    def check_open(self) -> None:
+        """Raise unless this replica leads and has not begun to seal."""
+        self.driver.check_leading()
+        if self._sealing is not None:
+            raise BlockSealed("the block is about to be sealed", hint="the next block takes it")
 
     def check_reading(self) -> None:
         """Raise `NotLeader`, or `NotReady` as long as the end of what is committed is not known here."""
@@ -106,7 +121,7 @@ class RaftPartition:
     def check_sharing(self) -> None:
         """Raise unless messages may be leased here: by a leader that is ready, does not seal and does not give way."""
         self.check_reading()
-        self._check_open()
+        self.check_open()
         if self.machine.sealed or self.machine.sealing:
             raise BlockSealed("the block is sealed", hint="the next block takes it")
         if self._handing_over:
@@ -162,11 +177,6 @@ class RaftPartition:
         self.on_stop(error)
 
     # --- Inside ---
-
-    def _check_open(self) -> None:
-        self.driver.check_leading()
-        if self._sealing is not None:
-            raise BlockSealed("the block is about to be sealed", hint="the next block takes it")
 
     def _begin_block(self, term: int, genesis: Genesis) -> None:
         """Write the first entry of the block, unless somebody else leads by now."""

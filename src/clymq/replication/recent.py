@@ -32,22 +32,28 @@ class Recent:
         self._arrived[batch.index, batch.term] = batch
         self.arrived_bytes += batch.length
 
-    def receive(self, message: Append, payload: Buffer) -> Append:
+    def receive(self, message: Append, payload: Buffer, end_position: int) -> Append:
         """Take the batches that came with an append; return it with a descriptor of each.
 
-        Raise `CorruptBatch`, with nothing taken, if one is damaged or is not the entry that is due.
+        `end_position`: where they will lie if they follow on this replica's log; where else, that log will say. Raise
+        `CorruptBatch`, with nothing taken, if one is damaged or is not the entry that is due.
         """
-        view, batches, position, expected = memoryview(payload), [], 0, message.previous_index + 1
-        while position < len(view):
+        view, position, length = memoryview(payload), 0, len(payload)
+        expected, term_max = message.previous_index + 1, message.term
+        arrived: dict[tuple[int, int], Batch] = {}
+        entries: list[Entry] = []
+        while position < length:
             batch = Batch(view, position, batch_bytes_max=FORMAT_BYTES_MAX)
             batch.check_crc()
-            if batch.index != expected or batch.term > message.term:
-                raise CorruptBatch("index", f"entry {batch.index} of term {batch.term} where {expected} was due")
-            batches.append(batch)
+            index, term = batch.index, batch.term
+            if index != expected or term > term_max:
+                raise CorruptBatch("index", f"entry {index} of term {term} where {expected} was due")
+            arrived[index, term] = batch
+            entries.append(descriptor(end_position + position, batch))
             position += batch.length
             expected += 1
-        for batch in batches:
-            self.arrive(batch)
+        self._arrived.update(arrived)
+        self.arrived_bytes += length
         return Append(
             message.sender,
             message.receiver,
@@ -56,8 +62,7 @@ class Recent:
             message.receiver_incarnation,
             message.previous_index,
             message.previous_term,
-            # Where they will lie is for this replica's own log to say.
-            tuple(descriptor(0, batch) for batch in batches),
+            tuple(entries),
             message.commit,
             message.sequence,
         )

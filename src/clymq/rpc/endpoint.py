@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from clymq.clock import Clock, Timer
 from clymq.config import Config
 from clymq.protocol.handshake import Hello, Window
+from clymq.protocol.receive_buffer import LargeChunks
 
 LOOK_MS_MIN: Final = 10.0
 LOOK_MS_MAX: Final = 1000.0
@@ -58,6 +59,8 @@ class Endpoint:
             incarnation=incarnation,
             features=features,
         )
+        self.large_chunks = LargeChunks()
+        """For the large frames of all connections."""
         self._connections: dict[LookedAfter, None] = {}
         self._timer: Timer | None = None
         soonest_ms = min(config.handshake_ms_max, config.frame_ms_max, config.idle_ping_ms)
@@ -75,9 +78,11 @@ class Endpoint:
         if not self._connections and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self.large_chunks.clear()
 
     def _look(self) -> None:
         self._timer = self.clock.call_later(self._look_ms, self._look)
         now = self.clock.monotonic_ms()
         for connection in tuple(self._connections):
             connection.look(now)
+        self.large_chunks.rest()

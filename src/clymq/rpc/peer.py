@@ -131,7 +131,7 @@ class Peer:
 
     def __init__(self, endpoint: Endpoint, wire: Wire, *, on_open: Callable[[], None], dialer: bool) -> None:
         self.address = wire.address
-        self.connection = Connection(endpoint.hello)
+        self.connection = Connection(endpoint.hello, endpoint.large_chunks)
         self.features: frozenset[str] = frozenset()
         """Those that both sides have."""
         self.is_closed = False

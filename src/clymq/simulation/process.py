@@ -197,7 +197,7 @@ class Process:
         def begin() -> None:
             batch = Batch.parse(bytearray(data))
             batch.check()
-            self._partition.push(batch, lambda outcome: _answer(reply, outcome))
+            self._partition.push([batch], lambda outcome: _answer(reply, outcome))
 
         self._handle(lambda: self._answering(reply, begin))
 
@@ -214,9 +214,7 @@ class Process:
         if self.stopped or self.paused or not self.node.is_ready or self.node.log.sealed:
             return False
         ignored: Reply = lambda outcome, duplicate: None  # noqa: E731
-        self._handle(
-            lambda: self._answering(ignored, lambda: self._partition.seal(lambda outcome: _answer(ignored, outcome)))
-        )
+        self._handle(lambda: self._answering(ignored, lambda: self._partition.seal(lambda _: None)))
         return True
 
     def transfer(self, target: str) -> None:
@@ -267,11 +265,12 @@ class Process:
         self.world.checkers.committed(self, index, batch)
 
 
-def _answer(reply: Reply, outcome: Stored | ClymqError) -> None:
-    if isinstance(outcome, Stored):
-        reply(outcome.base_offset, outcome.duplicate)
-    else:
+def _answer(reply: Reply, outcome: Sequence[Stored] | ClymqError) -> None:
+    if isinstance(outcome, ClymqError):
         reply(outcome, False)
+    else:
+        (stored,) = outcome
+        reply(stored.base_offset, stored.duplicate)
 
 
 class _ProcessClock:

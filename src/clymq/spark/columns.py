@@ -7,6 +7,7 @@ that Spark made of the one asked for. Columns that are not asked for are not mad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Final
 
@@ -41,6 +42,7 @@ COLUMNS: Final[dict[str, DataType]] = {
     "headers": HEADERS,
 }
 CREATE_TIME: Final = 0
+_TIME: Final = pa.timestamp("us", tz="UTC")
 # Spark takes rows best in batches of about this many, or of a megabyte: what is larger misses the processor's cache on
 # its way through Spark. Smaller batches of the log are joined, which copies them; larger ones are cut, which does not.
 ROWS: Final = 10_000
@@ -73,17 +75,19 @@ class RowMaker:
 
     def __init__(self, schema: StructType, topic: str, partition: str) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._no_keys = pa.nulls(ROWS_MAX, pa.binary())
         self._topic = pa.repeat(topic, ROWS_MAX)
         self._partition = pa.repeat(partition, ROWS_MAX)
         self._kind = pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), ROWS_MAX)
-        self._count = pa.array(range(ROWS_MAX), pa.int64())
+        self._offsets = _Offsets()
         self._makers: dict[str, Callable[[pa.RecordBatch, int], pa.Array]] = {
-            "key": lambda rows, _: _column(rows, "key", pa.binary()),
+            "key": self._keys,
             "value": lambda rows, _: rows.column("value"),
             "topic": lambda rows, _: self._topic.slice(0, rows.num_rows),
             "partition": lambda rows, _: self._partition.slice(0, rows.num_rows),
-            "offset": lambda rows, start: pc.add(self._count.slice(0, rows.num_rows), start),
-            "timestamp": lambda rows, _: rows.column("timestamp").cast(pa.timestamp("us", tz="UTC")),
+            "offset": lambda rows, start: self._offsets.of(start, rows.num_rows),
+            # Not a cast, which would give way to the thread that receives, and wait for it.
+            "timestamp": lambda rows, _: rows.column("timestamp").view(_TIME),
             "timestampType": lambda rows, _: self._kind.slice(0, rows.num_rows),
             "headers": lambda rows, _: _headers(rows, self._schema.field("headers").type),
         }
@@ -110,6 +114,31 @@ class RowMaker:
         arrays = [self._makers[name](rows, start) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
+    def _keys(self, rows: pa.RecordBatch, start: int) -> pa.Array:
+        del start
+        return rows.column("key") if "key" in rows.schema.names else self._no_keys.slice(0, rows.num_rows)
+
+
+class _Offsets:
+    """Numbers that follow one another, made for many batches at a time: most batches of large messages are short."""
+
+    def __init__(self) -> None:
+        self._start = 0
+        self._numbers = pa.array([], pa.int64())
+
+    def of(self, start: int, count: int) -> pa.Array:
+        """Return `count` numbers from `start` on, at most `ROWS_MAX`."""
+        at = start - self._start
+        if not 0 <= at <= len(self._numbers) - count:
+            self._start, at = start, 0
+            self._numbers = pc.add(_first_numbers(), start)
+        return self._numbers.slice(at, count)
+
+
+@cache
+def _first_numbers() -> pa.Array:
+    return pa.array(range(ROWS_MAX), pa.int64())
+
 
 def _pieces(run: Run) -> Iterator[tuple[int, int]]:
     """Cut a run where Spark would get too much at once, into pieces of about the same size."""
@@ -122,10 +151,6 @@ def _pieces(run: Run) -> Iterator[tuple[int, int]]:
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
-    return rows.column(name) if name in rows.schema.names else pa.nulls(rows.num_rows, kind)
 
 
 def _headers(rows: pa.RecordBatch, kind: pa.DataType) -> pa.Array:

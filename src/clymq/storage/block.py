@@ -380,6 +380,14 @@ class Block:
         """Return whole batches from a position on, none beyond `limit`; what is not committed is copied."""
         return self._reader.read_at(position, bytes_max, limit)
 
+    def check(self, place: End, bytes_max: int) -> int:
+        """Check the committed batches from a place on: one at least, else up to `bytes_max`; return how many bytes.
+
+        Both checksums of each, and that they follow one another. The place, which begins as `End(start_offset)`, moves
+        behind them; 0 when it has come to the end of what is committed.
+        """
+        return self._reader.check(place, bytes_max)
+
     def is_boundary(self, position: int) -> bool:
         """Whether a batch begins at a position, or the block ends there."""
         return self._reader.is_boundary(position, self._end.position)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -29,12 +28,11 @@ assert _ENTRY.size + _CRC.size == ENTRY_BYTES
 log = logging.getLogger("clymq.storage")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One mark in the log: the batch at `position`, and the latest timestamp of all batches before it."""
 
     base_offset: int
-    index: int
+    index: int  # type: ignore[assignment]  # tuples have a method of this name, which nobody needs here
     position: int
     timestamp_max: int
 
@@ -158,5 +156,5 @@ class SparseIndex:
 
 
 def _encoded(entry: Entry) -> bytes:
-    fields = _ENTRY.pack(entry.base_offset, entry.index, entry.position, entry.timestamp_max)
+    fields = _ENTRY.pack(*entry)
     return fields + _CRC.pack(crc32c(fields))

@@ -53,6 +53,31 @@ class Reader:
             raise self._corrupt(position + (error.position or 0), error) from None
         return data[:taken]
 
+    def check(self, place: End, bytes_max: int) -> int:
+        """Check the committed batches from a place on, bodies and all, and move the place behind them; return bytes.
+
+        Copied, never mapped: what the disk cannot read is an error then, and not the end of the process.
+        """
+        room = self.committed_position - place.position
+        data = self._copy(place.position, min(max(bytes_max, HEADER_BYTES), room))
+        taken = 0
+        try:
+            while len(data) - taken >= HEADER_BYTES:
+                length = self._header(data, taken).length
+                if taken + length > len(data):
+                    if taken or length > room:
+                        break
+                    data = self._copy(place.position, length)  # the first one alone is larger than was asked for
+                batch = Batch.parse(data, taken, batch_bytes_max=FORMAT_BYTES_MAX)
+                batch.check_crc()
+                place.take(batch)
+                taken += length
+        except CorruptBatch as error:
+            raise self._corrupt(place.position, error) from None
+        if room and not taken:
+            raise CorruptBlock(self._file().path, place.position, "a batch goes beyond what is committed")
+        return taken
+
     def is_boundary(self, position: int, end: int) -> bool:
         """Whether a batch begins at a position, or the log ends there."""
         start = self._start(lambda index: index.by_position(position), end)
@@ -118,6 +143,12 @@ class Reader:
         data = file.view(start, end) if end <= self.committed_position else memoryview(file.read(start, end - start))
         if len(data) < end - start:
             raise CorruptBlock(file.path, start + len(data), "the file ends in the middle of the log")
+        return data
+
+    def _copy(self, start: int, length: int) -> memoryview:
+        data = memoryview(self._file().read(start, length))
+        if len(data) < length:
+            raise CorruptBlock(self._file().path, start + len(data), "the file ends in the middle of the log")
         return data
 
     def _header(self, data: memoryview, at: int) -> Header:

@@ -67,7 +67,7 @@ class Namespaces:
         """Clear away what dead runs have left, and make everything."""
         remove_leftovers()
         # Far from where another process begins to look at the same time.
-        self._subnet = _free_subnet(8 * os.getpid() + self._number)
+        self._subnet = _free_subnet(257 * os.getpid() + self._number)
         try:
             self._make()
         except BaseException:

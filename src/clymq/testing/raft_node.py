@@ -22,20 +22,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from clymq.broker.raft_block import answer_epoch, answer_push, checked_batches
 from clymq.clock import SystemClock
 from clymq.config import Config, load
 from clymq.errors import ClymqError, NotReady, UnknownPartition
 from clymq.node.collector import calm_collector
-from clymq.protocol.broker import InitProducer, ProducerReady, Pull, Pulled, Push, Pushed, StoredBatch
-from clymq.record import Batch, producer_id
+from clymq.protocol.broker import PUSH_RUNS, InitProducer, Pull, Pulled, Push
+from clymq.record import producer_id
 from clymq.replication.consensus_links import ConsensusLinks, handlers
 from clymq.replication.entries import Genesis
 from clymq.replication.hosted import Hosted
 from clymq.replication.machine import PartitionMachine
-from clymq.replication.producers import Initialised
 from clymq.replication.raft_driver import INCARNATION_MAX
 from clymq.replication.raft_host import RaftHost
-from clymq.replication.raft_partition import RaftPartition, Stored
+from clymq.replication.raft_partition import RaftPartition
 from clymq.replication.replica import Replica
 from clymq.rpc.endpoint import Endpoint
 from clymq.rpc.peer import Call
@@ -66,7 +66,9 @@ class RaftProcess:
         self._partitions: dict[str, RaftPartition] = {}
         incarnation = self._chance.randint(1, INCARNATION_MAX)
         transport = TcpTransport()
-        self._endpoint = Endpoint(self._clock, config, name=name, role="broker", incarnation=incarnation)
+        self._endpoint = Endpoint(
+            self._clock, config, name=name, role="broker", incarnation=incarnation, features=(PUSH_RUNS,)
+        )
         self._links = ConsensusLinks(transport, self._endpoint, chance=self._chance.random)
         self._host = RaftHost(
             name,
@@ -145,28 +147,13 @@ class RaftProcess:
         return partition
 
     def _push(self, call: Call) -> None:
-        request: Push = call.request
-        batch = Batch(call.payload, batch_bytes_max=self._config.batch_bytes_max)
-        batch.check()
-
-        def answer(outcome: Stored | ClymqError) -> None:
-            if isinstance(outcome, Stored):
-                call.reply(Pushed(outcome.base_offset, batch.append_time, outcome.duplicate))
-            else:
-                call.fail(outcome)
-
-        self._partition(request.topic).push(batch, answer)
+        partition = self._partition(call.request.topic)
+        batches = checked_batches(call, self._config)
+        partition.push(batches, lambda outcome: answer_push(call, batches, outcome))
 
     def _init_producer(self, call: Call) -> None:
-        def answer(outcome: object) -> None:
-            if isinstance(outcome, Initialised):
-                stored = tuple(StoredBatch(kept.cmdindex, kept.count, kept.base_offset) for kept in outcome.kept)
-                call.reply(ProducerReady(outcome.epoch, outcome.next, stored))
-            else:
-                assert isinstance(outcome, ClymqError)
-                call.fail(outcome)
-
-        self._partition(call.request.topic).init_producer(producer_id(call.request.producer), answer)
+        partition = self._partition(call.request.topic)
+        partition.init_producer(producer_id(call.request.producer), lambda outcome: answer_epoch(call, outcome))
 
     def _pull(self, call: Call) -> None:
         """Read what is committed, from the leader only: nothing here waits."""

@@ -1,4 +1,4 @@
-"""What a push must pass before a broker stores it: `checked_batch`, for both modes."""
+"""What a push must pass before a broker stores it: `checked_batches`, for both modes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clymq.broker.raft_block import checked_batch
+from clymq.broker.raft_block import checked_batches
 from clymq.config import Config
 from clymq.errors import CorruptBatch, InvalidRequest, MessageTooLarge
 from clymq.protocol.broker import Push
@@ -33,7 +33,15 @@ def arrived(builder: BatchBuilder, *, producer: str = "p", cmdindex: int = 1) ->
 
 
 def enter(call: Arrived) -> None:
-    checked_batch(call, CONFIG)  # type: ignore[arg-type]
+    checked_batches(call, CONFIG)  # type: ignore[arg-type]
+
+
+def several(count: int, *, named: int | None = None, producers: str = "p") -> Arrived:
+    """A push of so many batches of one message each, which names so many."""
+    data = bytearray()
+    for number, producer in zip(range(count), producers.ljust(count, producers[-1]), strict=True):
+        data += builder().add(b"x").build(producer=producer, cmdindex=1 + number, epoch=1)
+    return Arrived(Push("t", "0", "u", "p", 1, -1, batches=count if named is None else named), data)
 
 
 def builder(codec: str = "none") -> BatchBuilder:
@@ -86,4 +94,34 @@ def test_a_flipped_bit_and_bytes_behind_the_batch_are_refused() -> None:
     call = arrived(builder().add(b"x"))
     call.payload += b"12345678"
     with pytest.raises(InvalidRequest):
+        enter(call)
+
+
+def test_several_batches_of_one_producer_may_come_together() -> None:
+    batches = checked_batches(several(3), CONFIG)  # type: ignore[arg-type]
+    assert [batch.cmdindex for batch in batches] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("named", [-1, 0, 2])
+def test_a_push_of_another_number_of_batches_than_it_names_is_refused(named: int) -> None:
+    with pytest.raises(InvalidRequest):
+        enter(several(3, named=named))
+
+
+def test_a_push_that_names_more_batches_than_it_has_is_refused() -> None:
+    with pytest.raises(CorruptBatch):
+        enter(several(3, named=2**62))
+    with pytest.raises(InvalidRequest):
+        enter(Arrived(Push("t", "0", "u", "p", 1, -1, batches=0), b""))
+
+
+def test_batches_of_two_producers_do_not_come_in_one_push() -> None:
+    with pytest.raises(InvalidRequest):
+        enter(several(3, producers="ppq"))
+
+
+def test_a_flipped_bit_in_any_of_several_batches_refuses_all_of_them() -> None:
+    call = several(3)
+    call.payload[-9] ^= 1
+    with pytest.raises(CorruptBatch):
         enter(call)

@@ -46,8 +46,10 @@ class Log:
         found = self.groups.ptp.get(group)
         return found.cursor if found else None
 
-    def dead(self, group: str, offsets: entries.Range, reason: str, deliveries: int = 0) -> entries.Dead:
-        self._seq += 1
+    def dead(
+        self, group: str, offsets: entries.Range, reason: str, deliveries: int = 0, *, block: int = 1
+    ) -> entries.Dead:
+        self._seq += block
         return entries.Dead(group=group, range=offsets, reason=reason, seq=self._seq, deliveries=deliveries)
 
     def write(self, entry: entries.Entry, answer: Callable[[object], None]) -> None:

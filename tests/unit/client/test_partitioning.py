@@ -102,6 +102,11 @@ def test_equal_values_fill_their_columns() -> None:
     assert lengths == [100] * 10
 
 
+def test_rows_of_one_size_are_cut_into_as_few_slices_as_hold_them() -> None:
+    table = pa.table({"value": [bytes(96)] * 5000})  # with its offset 100 bytes each
+    assert [piece.num_rows for piece in cut_table(table, 200_000)] == [1666, 1667, 1667]
+
+
 def test_a_table_is_cut_where_it_is_large() -> None:
     sizes = [10] * 1000 + [5000] * 20
     table = pa.table({"value": [bytes(size) for size in sizes]})

@@ -508,6 +508,24 @@ def test_row_42_the_furthest_replica_seals_and_leads_and_a_majority_holds_the_se
     run(test)
 
 
+@pytest.mark.parametrize("ahead_at", [0, 1])
+def test_row_42_acks_count_as_messages_do_when_the_furthest_replica_is_looked_for(ahead_at: int) -> None:
+    """Found by chaos: with equal ends the first was chosen, and an ack that a majority had held was gone with it."""
+
+    async def test(world: World) -> None:
+        view = await world.make(ack=Ack.LEADER)
+        uid, leader = view.partition.value.uid, view.now.leader
+        world.brokers.append(uid, 1, 10)
+        ahead = [name for name in view.members if name != leader][ahead_at]
+        for name in (leader, ahead):
+            world.brokers[name].blocks[uid, 1].controls = 1
+        await world.kill_broker(leader)
+        await world.until_true(lambda: at_block(world, 2), "the block has moved")
+        assert (await world.settled()).now.leader == ahead
+
+    run(test)
+
+
 def test_row_42_a_dead_leader_is_not_waited_for_when_enough_others_are_fenced() -> None:
     async def test(world: World) -> None:
         view = await world.make(ack=Ack.LEADER)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from clymq.protocol.receive_buffer import (
     CHUNK_BYTES_MAX,
+    HEAD_BYTES,
     READER_SPARE_BYTES_MAX,
     SPARE_BYTES_MAX,
+    LargeChunks,
     ReceiveBuffer,
 )
 
@@ -97,3 +99,59 @@ def test_nothing_but_a_large_frame_goes_into_its_chunk() -> None:
     del first
     room = buffer.room(size)
     assert buffer.end + len(room) == buffer.start + size, "the one behind it would have to move"
+
+
+def test_the_memory_of_large_frames_is_shared_by_connections() -> None:
+    large, held, seen = LargeChunks(), [], set()
+    buffers = [ReceiveBuffer(large=large) for _ in range(4)]
+    for turn in range(40):
+        held.append(filled(buffers[turn % 4], 4 * CHUNK_BYTES_MAX))
+        seen.add(id(held[-1].obj))
+        held = held[-8:]
+    assert len(seen) <= 13, "eight that are held, one in each connection, one to grow into"
+
+
+def test_large_frames_of_any_size_find_memory_that_is_large_enough() -> None:
+    buffer, seen = grown(), set()
+    for turn in range(40):
+        frame = filled(buffer, (2 + turn % 5) * CHUNK_BYTES_MAX)
+        seen.add(id(frame.obj))
+        del frame
+    assert len(seen) <= 8
+
+
+def test_memory_of_large_frames_is_bounded() -> None:
+    large = LargeChunks(bytes_max=8 * CHUNK_BYTES_MAX)
+    for size in (2, 3, 4, 9, 2):
+        large.keep(bytearray(size * CHUNK_BYTES_MAX))
+        assert large.bytes <= 8 * CHUNK_BYTES_MAX
+    assert large.take(3 * CHUNK_BYTES_MAX) is None
+    assert large.take(2 * CHUNK_BYTES_MAX) is not None
+    assert large.bytes == 0
+
+
+def test_memory_of_a_large_frame_that_somebody_holds_is_not_taken() -> None:
+    large, chunk = LargeChunks(), bytearray(2 * CHUNK_BYTES_MAX)
+    frame = memoryview(chunk)[8:]
+    large.keep(chunk)
+    assert large.take(CHUNK_BYTES_MAX + 1) is None
+    frame.release()
+    assert large.take(CHUNK_BYTES_MAX + 1) is chunk
+
+
+def test_little_is_read_behind_a_large_frame_because_it_may_have_to_move() -> None:
+    buffer = grown()
+    filled(buffer, 4 * CHUNK_BYTES_MAX)
+    assert len(buffer.room(48)) <= HEAD_BYTES
+    filled(buffer, 48)
+    assert len(buffer.room(48)) > HEAD_BYTES, "small frames are read many at a time"
+
+
+def test_the_memory_of_large_frames_is_given_back_when_there_are_none_any_more() -> None:
+    large = LargeChunks()
+    large.keep(bytearray(CHUNK_BYTES_MAX + 1))
+    large.rest()
+    assert large.bytes, "there was one just now"
+    large.rest()
+    assert not large.bytes
+    assert large.take(1) is None

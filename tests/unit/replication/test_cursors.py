@@ -30,6 +30,7 @@ from clymq.replication.entries import (
     Reset,
     Timeout,
 )
+from clymq.replication.machine import DEAD_LETTERS_PER_BLOCK
 from unit.replication.leader import Leader
 
 # --- The cursor ---
@@ -268,6 +269,16 @@ def test_numbers_are_not_used_again_after_done_a_reset_or_a_new_leader(leader: L
     leader.lose_leadership()
     leader.elect()
     assert leader.machine.dead("g", Range(0, 1), "").seq == 2
+
+
+def test_a_later_block_gives_no_number_that_an_earlier_one_may_have_given_and_lost(leader: Leader) -> None:
+    leader.commit(leader.machine.dead("g", Range(0, 1), ""))
+    later = leader.machine.dead("g", Range(1, 2), "", block=2)
+    assert later.seq > DEAD_LETTERS_PER_BLOCK
+    leader.commit(later)
+    assert leader.machine.dead("g", Range(2, 3), "", block=2).seq == later.seq + 1
+    assert leader.machine.dead("h", Range(0, 1), "", block=2).seq == later.seq
+    assert list(leader.machine.dead_letters("g")) == [1, later.seq]
 
 
 def test_a_number_that_was_used_stops_the_replica(leader: Leader) -> None:

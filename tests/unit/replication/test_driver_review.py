@@ -29,7 +29,7 @@ from clymq.replication.raft_partition import Stored
 from clymq.storage.memory import MemoryFile
 from clymq.storage.vote import SLOT_BYTES, VoteFile
 from factory import fill, following, new_block
-from raft_hosts import Broker, Hosts, Producer
+from raft_hosts import Broker, Hosts, Producer, alone
 from unit.replication.test_mend import Whole, disk, mended, sealed
 
 LOG = "/data/g/Block_1/batches"
@@ -63,7 +63,7 @@ def test_a_push_is_refused_or_answered_and_never_both(monkeypatch: pytest.Monkey
     for number in range(3):
         heard = outcomes[number] = []
         try:
-            leader.partitions["g"].push(producer.batch(), heard.append)
+            leader.partitions["g"].push([producer.batch()], heard.append)
             producer.cmdindex += 1
         except ClymqError as error:
             heard.append(error)
@@ -82,12 +82,12 @@ def test_an_answer_may_push_more_than_is_performed_at_once(monkeypatch: pytest.M
         if len(answers) < 10:
             batch = producer.batch()
             producer.cmdindex += 1
-            leader.partitions["g"].push(batch, again)
+            leader.partitions["g"].push([batch], alone(again))
 
     for _ in range(3):
         batch = producer.batch()
         producer.cmdindex += 1
-        leader.partitions["g"].push(batch, again)
+        leader.partitions["g"].push([batch], alone(again))
     hosts.clock.advance(1000)
     assert not leader.stops
     assert [type(answer) for answer in answers] == [Stored] * 12
@@ -107,7 +107,7 @@ def test_an_answer_may_close_the_group_and_nobody_leads_it_then() -> None:
         leader.host.remove("g")
 
     for _ in range(3):
-        partition.push(producer.batch(), close)
+        partition.push([producer.batch()], alone(close))
         producer.cmdindex += 1
     hosts.clock.advance(500)
     assert len(answers) == 3
@@ -135,7 +135,7 @@ def test_an_answer_that_reads_damage_does_not_take_the_group_with_it() -> None:
                 driver.read(0, 1000)
 
     for _ in range(3):
-        partition.push(producer.batch(), read)
+        partition.push([producer.batch()], alone(read))
         producer.cmdindex += 1
     hosts.clock.advance(5000)
     assert len(answers) == 3
@@ -152,9 +152,9 @@ def test_an_answer_that_fails_costs_nobody_else_anything() -> None:
         raise RuntimeError("a mistake in a handler")
 
     for _ in range(2):
-        leader.partitions["g"].push(producer.batch(), fail)
+        leader.partitions["g"].push([producer.batch()], fail)
         producer.cmdindex += 1
-    leader.partitions["g"].push(producer.batch(), producer.answers.append)
+    leader.partitions["g"].push([producer.batch()], alone(producer.answers.append))
     hosts.clock.advance(1000)
     assert [type(answer) for answer in producer.answers] == [Stored, Stored]
     assert not leader.stops
@@ -260,7 +260,7 @@ def test_an_entry_of_another_leader_answers_nobody_who_waits_here() -> None:
     before = driver.node.log
     index, term = before.last_index + 1, before.last_term
     lost = producer.batch(b"mine")
-    leader.partitions["g"].push(lost, producer.answers.append)
+    leader.partitions["g"].push([lost], alone(producer.answers.append))
     other = producer.batch(b"other")
     other.stamp(
         base_offset=driver.replica.block.end_offset,

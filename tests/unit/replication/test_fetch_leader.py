@@ -316,6 +316,44 @@ def test_a_duplicate_in_flight_waits_for_its_original(config: Any) -> None:
     assert values_of(hosts.driver("a").log.block).count(b"x") == 1
 
 
+def run_of(producer: Producer, *ahead: int) -> list[Batch]:
+    """Batches of one message each, so many numbers ahead."""
+    return [producer.batch(cmdindex=producer.cmdindex + at) for at in ahead]
+
+
+@pytest.mark.parametrize("config", [CONFIG, COMMIT])
+def test_batches_that_come_together_are_answered_together(config: Any) -> None:
+    hosts = Hosts(config=config)
+    producer, answers = begun(hosts), []
+    hosts.driver("a").push(run_of(producer, 0, 1, 2), 1, answers.append)
+    assert not answers
+    hosts.driver("a").push(run_of(producer, 1, 2, 3), 1, answers.append)
+    hosts.clock.advance(100)
+    assert answers == [
+        [Stored(at, duplicate=False) for at in range(3)],
+        [Stored(1, duplicate=True), Stored(2, duplicate=True), Stored(3, duplicate=False)],
+    ]
+
+
+def test_batches_that_come_together_at_ack_0_are_answered_on_receipt() -> None:
+    hosts = Hosts()
+    producer, answers = begun(hosts), []
+    hosts.driver("a").push(run_of(producer, 0, 1), 0, answers.append)
+    assert answers == [[Stored(-1, duplicate=False)] * 2]
+    hosts.clock.advance(100)
+    assert len(values_of(hosts.driver("a").log.block)) == 2
+
+
+def test_those_before_one_that_is_refused_are_written_all_the_same() -> None:
+    hosts = Hosts()
+    producer, answers = begun(hosts), []
+    with pytest.raises(OutOfSequence):
+        hosts.driver("a").push(run_of(producer, 0, 1, 3), 1, answers.append)
+    hosts.clock.advance(100)
+    assert not answers
+    assert len(values_of(hosts.driver("a").log.block)) == 2
+
+
 def test_gaps_unknown_and_fenced_producers_are_refused_and_nothing_is_stored() -> None:
     hosts = Hosts()
     producer = begun(hosts)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
-from clymq.errors import ClymqError, DiskFull, NotLeader, NotReady, Overloaded, ReplicaLost
+from clymq.errors import ClymqError, DiskFull, NotLeader, NotReady, OutOfSequence, Overloaded, ReplicaLost
 from clymq.raft.messages import Append, AppendResponse, RequestVote, TimeoutNow, VoteResponse
 from clymq.record.batch import Batch
 from clymq.replication.raft_driver import FULL_DISK_MS
@@ -72,6 +73,57 @@ def test_proposals_of_one_turn_are_one_write_one_sync_and_one_message_to_each_fo
     hosts.clock.advance(100)
     assert len(producer.answers) == 10
     assert writes.count("sync") == 1
+
+
+def test_batches_that_come_together_are_answered_together_when_the_last_is_applied() -> None:
+    hosts = Hosts()
+    leader = pushed(hosts, 1)
+    producer = hosts.producer(name="q")
+    producer.begin()
+    batches = [producer.batch(cmdindex=producer.cmdindex + at) for at in range(3)]
+    answers: list[Any] = []
+    leader.partitions["g"].push(batches, answers.append)
+    assert not answers
+    hosts.clock.advance(100)
+    first = batches[0].base_offset
+    assert answers == [[Stored(first + at, duplicate=False) for at in range(3)]]
+    again = [producer.batch(cmdindex=producer.cmdindex + at) for at in range(4)]
+    leader.partitions["g"].push(again, answers.append)
+    hosts.clock.advance(100)
+    assert answers[1] == [*(Stored(first + at, duplicate=True) for at in range(3)), Stored(first + 3, duplicate=False)]
+
+
+def test_duplicates_in_flight_are_answered_with_their_originals() -> None:
+    hosts = Hosts()
+    leader = pushed(hosts, 1)
+    producer = hosts.producer(name="q")
+    producer.begin()
+    answers: list[Any] = []
+    for _ in range(2):
+        batches = [producer.batch(cmdindex=producer.cmdindex + at) for at in range(3)]
+        leader.partitions["g"].push(batches, answers.append)
+    assert not answers
+    hosts.clock.advance(100)
+    assert [[stored.duplicate for stored in answer] for answer in answers] == [[False] * 3, [True] * 3]
+    assert answers[0][0].base_offset == answers[1][0].base_offset
+
+
+def test_a_batch_that_is_refused_refuses_those_behind_it_and_not_those_before() -> None:
+    hosts = Hosts()
+    leader = pushed(hosts, 1)
+    producer = hosts.producer(name="q")
+    producer.begin()
+    answers: list[Any] = []
+    gap = [producer.batch(cmdindex=producer.cmdindex + at) for at in (0, 1, 3, 4)]
+    with pytest.raises(OutOfSequence) as refused:
+        leader.partitions["g"].push(gap, answers.append)
+    assert refused.value.expected == producer.cmdindex + 2
+    hosts.clock.advance(100)
+    assert not answers
+    alone = [producer.batch(cmdindex=producer.cmdindex + at) for at in range(3)]
+    leader.partitions["g"].push(alone, answers.append)
+    hosts.clock.advance(100)
+    assert [stored.duplicate for stored in answers[0]] == [True, True, False]
 
 
 def test_the_vote_is_on_the_disk_before_it_is_sent() -> None:

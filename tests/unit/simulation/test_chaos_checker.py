@@ -386,6 +386,45 @@ def test_what_went_with_the_power_may_have_been_shown_once_more_but_only_what_wa
         assert (taken == 1, not found.anomalies) == (forgiven, forgiven)
 
 
+def twice_dead(*, ack: int, out: int) -> list[Event]:
+    """Two letters of one message; power was cut at 30 s, and at `out` the message was at a worker."""
+    story = Story().tell("nemesis", "mode", ack=ack, stage="end", t=1)
+    story.ack("p", story.send("p", "p1", t=2), 0, t=3)
+    story.tell("w", "deliver", group="g", offset=0, values=["p1"], count=1, t=out)
+    story.tell("w", "deliver", group="g", offset=0, values=["p1"], count=1, t=40_000_000)
+    story.final("p1")
+    for _ in range(2):
+        story.tell("final", "dead", group="g", offset=0, values=["p1"], reason="no", t=50_000_000)
+    return story.events()
+
+
+@pytest.mark.parametrize(
+    ("ack", "out", "cuts", "forgiven"),
+    [
+        (1, 29_000_000, [30_000_000], True),
+        (1, 19_000_000, [30_000_000], False),
+        (1, 29_000_000, [], False),
+        (-1, 29_000_000, [30_000_000], False),
+    ],
+)
+def test_a_message_may_be_a_dead_letter_twice_only_if_it_was_out_in_fetch_mode_when_the_power_went(
+    ack: int, out: int, cuts: list[int], forgiven: bool
+) -> None:
+    events, _ = without_what_power_took(twice_dead(ack=ack, out=out), cuts)
+    assert (Kind.ACKED_TWICE not in check_events(events).counts) == forgiven
+
+
+def test_a_message_without_letter_and_without_ack_is_not_forgiven_by_a_power_cut() -> None:
+    """What is given up is safe before its group goes on behind it, in every mode."""
+    story = Story().tell("nemesis", "mode", ack=1, stage="end", t=1)
+    story.ack("p", story.send("p", "p1", t=29_000_000), 0, t=29_000_001)
+    story.tell("w", "deliver", group="g", offset=0, values=["p1"], count=1, t=29_100_000)
+    story.tell("final", "final", offset=0, values=["p1"], t=40_000_000)
+    story.tell("final", "drained", group="g", t=40_000_001)
+    events, _ = without_what_power_took(story.events(), [30_000_000])
+    assert check_events(events).counts == {Kind.NEVER_ACKED: 1}
+
+
 def test_without_a_power_cut_near_what_was_read_in_fetch_mode_must_stay() -> None:
     for cuts in ([], [60_000_000]):
         events, taken = without_what_power_took(read_and_lost(ack=1), cuts)

@@ -154,9 +154,11 @@ def test_an_acknowledgement_behind_a_fence_or_the_end_is_caught(told: Told) -> N
 # --- What clients know ---
 
 
-def judge(told: Told, values: list[str], *, strictly: bool = True) -> list[str]:
+def judge(told: Told, values: list[str], *, strictly: bool = True, replaced: bool = False) -> list[str]:
+    """`replaced`: who led a block does not have it any more."""
     tree: Tree = told.checkers.trees["u"]
-    told.history.judge(PLACE, Log(0, values), "u", told.checkers.ends, tree, strictly=strictly)
+    holders = [] if replaced else [(leader, block) for block, leader in tree.leaders.items()]
+    told.history.judge(PLACE, Log(0, values), "u", told.checkers.ends, tree, holders, strictly=strictly)
     return told.by
 
 
@@ -215,10 +217,11 @@ def test_a_loss_is_caught_unless_a_fetch_leader_took_it_along(
     assert told.history.lost == (0 if caught else 1)
 
 
-def test_a_loss_that_nobody_counts_is_caught(told: Told) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_loss_that_nobody_counts_is_caught_as_long_as_there_is_somebody_who_could(told: Told, replaced: bool) -> None:
     told.answer("a", push(), Pushed(0), block=1, mode=1, messages=1)
     told.history.acknowledged(PLACE, told.history.next_values("a", PLACE, 1), 0, quorum=False)
     told.answer("b", close(2, fence=True, seal=True), CLOSED, block=1, epoch=1)
     told.intend(2)
     told.move(2, 0, Block_1=sealed(1, 0, 0))
-    assert judge(told, []) == ["LossIsCounted"]
+    assert judge(told, [], replaced=replaced) == ([] if replaced else ["LossIsCounted"])

@@ -17,7 +17,7 @@ class Known:
         return NAMES
 
     def has(self, topic: str, partition: str) -> bool:
-        return partition in {*NAMES, "younger"}
+        return partition in {*NAMES, "younger", "7", "-1"}
 
 
 def placed(given: pa.RecordBatch, topic: str | None = "t", turn: int = 0) -> dict[tuple[str, str], list[bytes]]:
@@ -42,6 +42,18 @@ def test_rows_with_a_key_go_where_every_client_sends_that_key() -> None:
 def test_rows_that_say_nothing_go_to_one_partition_that_changes_with_the_turn() -> None:
     for turn, name in enumerate([*NAMES, "a"]):
         assert placed(rows(value=[b"1", b"2"]), turn=turn) == {("t", name): [b"1", b"2"]}
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.utf8()])
+def test_a_number_stands_for_the_partition_that_is_written_like_it(kind: pa.DataType) -> None:
+    numbers = pa.array([7, None, -1, 7], pa.int8()).cast(kind)
+    given = pa.RecordBatch.from_pydict({"partition": numbers, "value": [b"1", b"2", b"3", b"4"]})
+    assert placed(given) == {("t", "7"): [b"1", b"4"], ("t", "-1"): [b"3"], ("t", "a"): [b"2"]}
+
+
+def test_what_says_where_rows_go_does_not_go_with_them() -> None:
+    given = rows(topic=["u", "t"], partition=[7, 7], value=[b"1", b"2"])
+    assert {tuple(table.schema.names) for _, table in Targets(None, Known(), turn=0).divide(given)} == {("value",)}
 
 
 def test_a_partition_wins_over_a_key_and_where_it_is_null_the_key_decides() -> None:

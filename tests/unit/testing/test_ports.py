@@ -30,3 +30,9 @@ def test_a_port_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(ports, "_END", port + 1)
         with pytest.raises(OSError, match="no 1 free ports"):
             free_ports(1)
+
+
+def test_processes_that_begin_together_look_in_different_places() -> None:
+    one, other = ports._candidates(4711), ports._candidates(4712)
+    assert not set(one[:1000]) & set(other[:1000])
+    assert sorted(one) == sorted(other), "each comes to all of them if it has to"

@@ -28,6 +28,8 @@ CONFIG: Final[Mapping[str, object]] = {
     "config_ms": 1000,
     "disk_reserve_bytes": 1024 * 1024,
     "checkpoint_ms_max": 500,
+    "scrub_bytes_per_second": 4 * 1024 * 1024,
+    "scrub_interval_ms": 20_000,
 }
 ZOOKEEPERS: Final = 3
 

@@ -49,12 +49,16 @@ def _options(cell: Cell, arguments: argparse.Namespace) -> Options:
         mode=cell.mode,
         faults=() if arguments.no_faults else tuple(arguments.fault or KINDS),
         kills_cut_power=arguments.power_cut,
+        by_the_clock=arguments.by_the_clock,
     )
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description="Real processes under real faults.")
     parser.add_argument("--minutes", type=float, default=1.5, metavar="M", help="how long faults are made (1.5)")
+    parser.add_argument(
+        "--by-the-clock", action="store_true", help="the minutes include what it takes to make and undo faults"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides which faults, and when (0)")
     parser.add_argument("--store", choices=STORES, help="(embedded)")
     parser.add_argument("--mode", choices=MODES, help="of the partitions (raft)")

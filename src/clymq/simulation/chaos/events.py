@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,13 +81,13 @@ def parse(line: str | bytes, where: str = "") -> Event:
         concerns_partition, needed = KINDS[do]
         place = (fields.pop("topic"), fields.pop("partition")) if concerns_partition else None
         missing = [name for name in needed if name not in fields]
+        # Each value is told by many: it is in memory once.
+        values = [sys.intern(value) for value in fields.pop("values", ())]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise BadHistory(f"{where}: {type(error).__name__} {error}: {line[:200]!r}") from None
     if missing or "t" not in fields or "by" not in fields:
         raise BadHistory(f"{where}: {do} without {', '.join(missing) or 't or by'}: {line[:200]!r}")
-    return Event(
-        fields.pop("t"), fields.pop("by"), do, place, fields.pop("offset", None), fields.pop("values", []), fields
-    )
+    return Event(fields.pop("t"), fields.pop("by"), do, place, fields.pop("offset", None), values, fields)
 
 
 def now_us() -> int:

@@ -6,7 +6,7 @@ starts. The mutations of `clymq.simulation.mutations`, which break replicas, can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
@@ -40,7 +40,7 @@ def ack_before_commit() -> Patches:
     """A leader acknowledges a push when it has appended it, whatever becomes of it."""
     original = RaftPartition.push
 
-    def push(self: RaftPartition, batch: Batch, answer: Callable[[Any], None]) -> None:
+    def push(self: RaftPartition, batches: Sequence[Batch], answer: Callable[[Any], None]) -> None:
         answered: list[object] = []
 
         def once(outcome: Any) -> None:
@@ -48,8 +48,8 @@ def ack_before_commit() -> Patches:
                 answered.append(outcome)
                 answer(outcome)
 
-        original(self, batch, once)
-        once(Stored(batch.base_offset, duplicate=False))
+        original(self, batches, once)
+        once([Stored(batch.base_offset, duplicate=False) for batch in batches])
 
     return [(RaftPartition, "push", push)]
 

@@ -114,6 +114,10 @@ class Options:
     """What there may be: kinds, or names such as `kill leader`; none: a run in peace."""
     kills_cut_power: bool = False
     """Whether every kill takes what was not synced."""
+    by_the_clock: bool = False
+    """Whether the minutes are over when the clock says so; if not, when all turns of the plan were taken, and what it
+    takes to make and undo a fault is beside them: on a busy machine as long again.
+    """
 
 
 def draw(options: Options) -> list[Turn]:

@@ -4,7 +4,8 @@ Pure. In fetch mode readers are shown what a majority of the replicas holds, and
 in memory for about a second. It survives the death of processes, not of machines: when one that held it has lost its
 power, a new leader may begin without it, also after another that still had it has shown it once more. So what was sent
 shortly before, and is on no disk in the end, counts as if it had not been read, and what a group had finished then is
-not sure to be. In Raft mode nothing is taken away.
+not sure to be; that it gave a message up neither, so that there may be two dead letters of one that was out then. In
+Raft mode nothing is taken away.
 """
 
 from __future__ import annotations
@@ -39,17 +40,24 @@ def without_what_power_took(events: list[Event], cuts: Sequence[int]) -> tuple[l
         for value in event.values
         if value not in survivors
     }
+    # That a message was given up may be lost though its letter is safe: it is given out again, and perhaps up again.
+    out = {offset for event in events if event.do == "deliver" and in_danger(event) for offset in _offsets(event)}
     taken: set[str] = set()
     kept: list[Event] = []
     for event in events:
         if event.do in {"poll", "deliver"} and not gone.isdisjoint(event.values):
             taken.update(gone.intersection(event.values))
             kept.append(_trimmed(event, gone))
-        elif event.do == "done" and in_danger(event):
+        elif (event.do == "done" and in_danger(event)) or (event.do == "dead" and not out.isdisjoint(_offsets(event))):
             kept.append(replace(event, rest={**event.rest, "unsure": True}))
         else:
             kept.append(event)
     return kept, len(taken)
+
+
+def _offsets(event: Event) -> range:
+    assert event.offset is not None
+    return range(event.offset, event.end)
 
 
 def _just_before(time: int, cuts: Sequence[int]) -> bool:

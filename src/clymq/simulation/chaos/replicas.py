@@ -57,7 +57,7 @@ class Replicas:
         self._catalog = Catalog(store)
         self._places = places
 
-    async def settle(self) -> list[str]:
+    async def settle(self, *, seconds_max: float = SETTLE_SECONDS_MAX) -> list[str]:
         """Wait until all replicas of all blocks are equal; return what is not when the time is over."""
         differing: list[str] = []
 
@@ -68,7 +68,7 @@ class Replicas:
             return not differing
 
         with suppress(WaitedTooLong):
-            await until_asked(equal, "all replicas are equal", seconds_max=SETTLE_SECONDS_MAX)
+            await until_asked(equal, "all replicas are equal", seconds_max=seconds_max)
         return differing
 
     async def are_whole(self) -> bool:
@@ -79,10 +79,11 @@ class Replicas:
         return all(_are_almost_equal(contents) for contents in blocks.values())
 
     async def record(self, journals: Path) -> None:
-        """Write down what each replica holds."""
+        """Write down what each replica holds; of those that are equal the first says it for all."""
+        known: set[bytes] = set()
         for copy in await self._copies():
             with Journal(journals / "replicas.jsonl", copy.broker) as journal:
-                _record(copy, journal)
+                _record(copy, journal, known)
 
     async def _copies(self) -> list[Copy]:
         found: list[Copy] = []
@@ -121,10 +122,14 @@ def _differences(copies: Sequence[Copy]) -> list[str]:
             for (topic, partition, block), kinds in contents.items() if len(kinds) > 1]  # fmt: skip
 
 
-def _record(copy: Copy, journal: Journal) -> None:
+def _record(copy: Copy, journal: Journal, known: set[bytes]) -> None:
     content = copy.content()
+    digest = hashlib.sha256(content)
     place = {"topic": copy.topic, "partition": copy.partition, "block": copy.block}
-    journal.write("bytes", **place, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    journal.write("bytes", **place, bytes=len(content), sha256=digest.hexdigest())
+    if digest.digest() in known:
+        return
+    known.add(digest.digest())
     try:
         for offset, values in _batches(content):
             journal.write("replica", **place, offset=offset, values=values)

@@ -104,6 +104,7 @@ class Chaos:
             await asyncio.to_thread(workload.start)
             await self._disturb(workload, journal)
             await self._finish(workload, journal)
+        self._say("the history is judged")
         return await asyncio.to_thread(lambda: check_files(sorted(history.glob("*.jsonl"))))
 
     def _workload(self) -> Workload:
@@ -141,7 +142,11 @@ class Chaos:
         faults = Faults(scene)
         faults.operator.modes = dict(self._modes)
         faults.operator.switching = (TOPIC, SWITCHED) if (TOPIC, SWITCHED) in self._modes else None
+        clock = asyncio.get_running_loop()
+        began = clock.time()
         for number, turn in enumerate(draw(self._options)):
+            if self._options.by_the_clock and clock.time() - began >= 60 * self._options.minutes:
+                break
             await self._take_turn(number, turn, faults, journal)
             for name in workload.failures():
                 scene.note(f"{name} has ended by itself")
@@ -176,6 +181,7 @@ class Chaos:
 
     async def _finish(self, workload: Workload, journal: Journal) -> None:
         """Heal, let producers and workers come to the end, read everything, wait until all replicas are equal."""
+        self._say("all is healed, and read to its end")
         problems = await asyncio.to_thread(self._heal)
         problems += await asyncio.to_thread(workload.stop, workload.producers)
         with Journal(workload.journals / "final.jsonl", "final") as final:
@@ -186,6 +192,7 @@ class Chaos:
         problems += await asyncio.to_thread(workload.stop, (*workload.readers, *workload.workers))
         store = await self._cluster.connect()
         try:
+            self._say("replicas become equal")
             everything = await Replicas.all(self._cluster, store)
             problems += [f"not equal: {text}" for text in await everything.settle()]
             await Replicas(self._cluster, store, self._places).record(workload.journals)

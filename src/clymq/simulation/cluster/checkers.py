@@ -33,10 +33,12 @@ class Tree:
     sealed: dict[int, SealedBlock] = field(default_factory=dict)
     ever_sealed: dict[int, SealedBlock] = field(default_factory=dict)
     """Those that retention has taken away, too."""
+    leaders: dict[int, str] = field(default_factory=dict)
+    """Who was named to lead each block."""
 
     def copy(self) -> Tree:
         """Return what it is now, to compare with later."""
-        return Tree(self.path, self.partition, self.now, self.mirror, dict(self.sealed), self.ever_sealed)
+        return Tree(self.path, self.partition, self.now, self.mirror, dict(self.sealed), self.ever_sealed, self.leaders)
 
     def take(self, name: str, value: bytes | None) -> None:
         """Take in what a node below it (or itself, without a name) holds from now on."""
@@ -46,6 +48,7 @@ class Tree:
             self.sealed.pop(block_number(name) or 0, None)
         elif name == "NowBlock":
             self.now = decode(NowBlock, self.path, value)
+            self.leaders[self.now.block] = self.now.leader
         elif name == "Mirror":
             self.mirror = decode(Mirror, self.path, value)
         elif (number := block_number(name)) is not None:

@@ -6,7 +6,7 @@ in the log twice was doubled, and one out of its order was reordered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from clymq.simulation.cluster.checkers import Ends, Fail, Tree
@@ -86,12 +86,23 @@ class History:
 
     # --- In the end ---
 
-    def judge(self, place: Place, log: Log, uid: str, ends: Ends, tree: Tree, *, strictly: bool) -> None:
+    def judge(
+        self,
+        place: Place,
+        log: Log,
+        uid: str,
+        ends: Ends,
+        tree: Tree,
+        holders: Collection[tuple[str, int]],
+        *,
+        strictly: bool,
+    ) -> None:
         """Compare all that clients know of a partition with its log."""
         self._judge_order(place, log)
         if strictly:
             self._judge_reads(place, log)
-        self._judge_receipts(place, log, lambda offset: ends.may_be_lost_from(uid, offset), tree, strictly=strictly)
+        lost_from = lambda offset: ends.may_be_lost_from(uid, offset)  # noqa: E731
+        self._judge_receipts(place, log, lost_from, tree, holders, strictly=strictly)
 
     def _judge_order(self, place: Place, log: Log) -> None:
         """Each value once, and those of one producer in the order in which it sent them."""
@@ -117,6 +128,7 @@ class History:
         log: Log,
         may_be_lost_from: Callable[[int], set[int]],
         tree: Tree,
+        holders: Collection[tuple[str, int]],
         *,
         strictly: bool,
     ) -> None:
@@ -133,8 +145,9 @@ class History:
                 )
                 return
             self.lost += 1
-            # Who had it counts it when it is back, and is told how the block ended; not if retention was quicker.
-            to_count += not blocks.isdisjoint(tree.sealed)
+            # Who had it counts it when it is back, and is told how the block ended; not if retention was quicker, or
+            # if it was away for so long that its copy was made elsewhere.
+            to_count += any((tree.leaders.get(block, ""), block) in holders for block in blocks & tree.sealed.keys())
         # All blocks together: two failovers in a row can lose the same offsets, and a receipt names no block.
         counted = sum(tree.mirror.lost.values())
         if strictly and counted < to_count:

@@ -262,8 +262,19 @@ class World:
                 )
                 tree = self.checkers.trees[uid]
                 self.note(f"{place[1]} has [{log.first}, {log.end}) in {tree.now.block} blocks")
-                self.history.judge(place, log, uid, self.checkers.ends, tree, strictly=strictly)
+                self.history.judge(place, log, uid, self.checkers.ends, tree, self._holders(uid), strictly=strictly)
         self._compare_copies()
+
+    def _holders(self, uid: str) -> set[tuple[str, int]]:
+        """Return which broker has which sealed block of a partition."""
+        return {
+            (broker.name, number)
+            for broker in self.brokers
+            if broker.node is not None
+            for partition in broker.node.broker.hosting.partitions
+            if partition.uid == uid
+            for number in partition.sealed
+        }
 
     def _compare_copies(self) -> None:
         """The bytes of a sealed block are the same wherever it is whole."""
@@ -401,5 +412,6 @@ def _config(options: Options) -> Config:
             "fsync_interval_ms": 200,
             "checkpoint_ms_max": 2000,
             "disk_reserve_bytes": 100_000,
+            "scrub_interval_ms": 2000,
         }
     )
