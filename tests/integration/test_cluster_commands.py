@@ -489,7 +489,8 @@ def test_a_broker_is_drained_and_used_again(
         "topic create t --set x", "topic alter t", "topic set-state t 0", "cluster move t 0", "cluster move t 0 --to ,",
         "cluster force-seal t 0", "push t", "push t v --file /dev/null", "push t v --count 0", "push t v --header x",
         "push t --file /nowhere/at/all", "push t --file /dev/null --count 2", "pull t --from yesterday",
-        "pull t --max -1", "pull t --format xml", "status --timeout 0", "status --bootstrap nowhere", "up --brokers 0",
+        "pull t --max -1", "pull t --format xml", "status --timeout 0", "status --timeout nan",
+        "push t v --rate nan", "consume t --wait nan", "status --bootstrap nowhere", "up --brokers 0",
         "up --port 70000", "up --broker-port 65530 --brokers 20", "topic sing",
     ],
 )  # fmt: skip

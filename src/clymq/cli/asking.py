@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from clymq.cli.amounts import Amount
 from clymq.cli.printing import json_text
 from clymq.client.admin import AsyncAdmin
 from clymq.client.cluster import parse_bootstrap
@@ -124,7 +125,7 @@ def client_command(command: Callable[..., T]) -> Callable[..., T]:
     )
     @click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True, max=86_400),
+        type=Amount(min=0, min_open=True, max=86_400),
         default=30.0,
         show_default=True,
         metavar="SECONDS",

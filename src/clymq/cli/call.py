@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from clymq.cli.amounts import Amount
 from clymq.clock import SystemClock
 from clymq.config import Config
 from clymq.errors import ClymqError
@@ -22,7 +23,7 @@ from clymq.rpc.transport import TcpTransport, parse_address
 @click.argument("fields", metavar="[JSON]", default="{}")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Amount(min=0, min_open=True, max=86_400),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

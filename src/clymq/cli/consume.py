@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from clymq.cli.amounts import Amount
 from clymq.cli.asking import Asker, client_command
 from clymq.cli.messages import Write, writer
 from clymq.cli.progress import progress
@@ -31,7 +32,7 @@ PULL_SECONDS: Final = 1.0
 @click.option(
     "--wait",
     "wait_seconds",
-    type=click.FloatRange(min=0),
+    type=Amount(min=0),
     metavar="SECONDS",
     help="End after so long without a message; not given: go on until interrupted.",
 )

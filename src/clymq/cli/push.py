@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from clymq.cli.amounts import Amount
 from clymq.cli.asking import Asker, client_command, pairs
 from clymq.cli.progress import Report, progress
 from clymq.client.producer import AsyncProducer
@@ -35,9 +36,7 @@ STEP_SECONDS: Final = 0.05
 )
 @click.option("--file", "file", type=click.File("rb"), help="A message for each line of this file; -: of stdin.")
 @click.option("--count", type=click.IntRange(min=1), help="VALUE so many times; not given: once.")
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="PER-SECOND", help="No more than so many a second."
-)
+@click.option("--rate", type=Amount(min=0, min_open=True), metavar="PER-SECOND", help="No more than so many a second.")
 @client_command
 def push(
     asker: Asker,

@@ -3,18 +3,32 @@
 The version of a partition's node tells of every change of its blocks and replicas; that of its NowBlock tells who
 leads. So a second reading of a partition that did not change costs two reads, however many blocks it has, and looking
 round at all of them every second is affordable. Nothing is answered from memory without those two reads.
+
+Changes go through here too: each takes the view that it was decided by, is conditional on its version, and returns the
+view that it leaves behind, which is then known without being read. Or the mending of a chain, which changes it block by
+block, would read all of it again for each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from clymq.errors import NodeMissing, UnknownPartition, UnknownTopic, VersionConflict
 from clymq.metadata.catalog import Catalog
-from clymq.metadata.chain import Active, Chain
-from clymq.metadata.nodes import NO_BLOCK, NowBlock, Partition, PartitionPaths, Replica, SealedBlock, Topic
+from clymq.metadata.chain import Active, Chain, in_order
+from clymq.metadata.nodes import (
+    NO_BLOCK,
+    NowBlock,
+    Partition,
+    PartitionPaths,
+    Pending,
+    Replica,
+    SealedBlock,
+    Topic,
+    changed,
+)
 from clymq.metadata.reading import CONFLICTS_MAX, Versioned, read, read_each
 
 READS_AT_ONCE = 256
@@ -60,7 +74,7 @@ class View(NamedTuple):
 
 
 class Chains:
-    """Reads views."""
+    """Reads views, and changes what they show."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -71,7 +85,7 @@ class Chains:
         self._finished = 0
 
     def of(self, topic: str, partition: str) -> Chain:
-        """Return what changes a partition."""
+        """Return one chain of the tree, for its mirrors and for who leads."""
         return self._catalog.chain(topic, partition)
 
     async def topic(self, name: str) -> Versioned[Topic]:
@@ -111,6 +125,59 @@ class Chains:
                 self._finished = number
             return self._all
 
+    # Changes; `VersionConflict` if the partition is no longer as the view shows it.
+
+    async def put(self, view: View, partition: Partition) -> View:
+        """Replace the partition's value."""
+        return self._keep(view._replace(partition=await self.of(*view.key).put(view.partition, partition)))
+
+    async def intend(self, view: View, pending: Pending) -> View:
+        """Write down what is going to happen; also to rewrite an intent."""
+        return self._keep(view._replace(partition=await self.of(*view.key).intend(view.partition, pending)))
+
+    async def move(self, view: View, now: NowBlock, sealed: SealedBlock | None) -> View:
+        """Finish the pending move: `sealed` is how the active block ended, `now` the next one."""
+        partition, active = await self.of(*view.key).move(view.partition, view.active, now, sealed)
+        ended = () if sealed is None else (Sealed(sealed, view.active.replicas),)
+        return self._keep(View(view.topic, partition, active, (*view.sealed, *ended)))
+
+    async def retain(self, view: View, blocks: Sequence[SealedBlock]) -> View:
+        """Let the oldest sealed blocks go."""
+        partition = await self.of(*view.key).retain(view.partition, blocks)
+        return self._keep(view._replace(partition=partition, sealed=view.sealed[len(blocks) :]))
+
+    async def rewrite(
+        self, view: View, block: SealedBlock, *, added: Sequence[Replica] = (), removed: Sequence[Replica] = ()
+    ) -> View:
+        """Change what is known of a sealed block and who holds it."""
+        partition = await self.of(*view.key).rewrite(view.partition, block, added=added, removed=removed)
+
+        def rewritten(each: Sealed) -> Sealed:
+            if each.block.block != block.block:
+                return each
+            return Sealed(block, in_order([*(one for one in each.replicas if one not in removed), *added]))
+
+        return self._keep(view._replace(partition=partition, sealed=tuple(map(rewritten, view.sealed))))
+
+    async def mark_down(self, view: View, block: int, replica: Replica, reason: str) -> View:
+        """Note that a replica is of no use any more."""
+        down = changed(replica, down=reason)
+        partition = await self.of(*view.key).mark_down(view.partition, block, down)
+
+        def marked(replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+            return tuple(down if each == replica else each for each in replicas)
+
+        active, sealed = view.active, view.sealed
+        if view.now.block == block:
+            active = active._replace(replicas=marked(active.replicas))
+        else:
+            sealed = tuple(
+                each._replace(replicas=marked(each.replicas)) if each.block.block == block else each for each in sealed
+            )
+        return self._keep(View(view.topic, partition, active, sealed))
+
+    # Reading.
+
     async def _read_all(self) -> list[View]:
         found: list[View] = []
         for name in await self._catalog.topics():
@@ -118,7 +185,8 @@ class Chains:
                 found += await self.views((await self.topic(name)).value)
             except UnknownTopic:
                 continue
-        self._kept = {view.key: view for view in found}
+        there = {view.key for view in found}
+        self._kept = {key: view for key, view in self._kept.items() if key in there}
         return found
 
     async def _view_or_none(self, topic: Topic, name: str) -> View | None:
@@ -145,10 +213,16 @@ class Chains:
                     raise VersionConflict(f"topic {topic.name} was made anew while it was read")
             # A move writes both nodes at once; if it came between the two reads, the numbers do not fit.
             if view.now.block == partition.value.next_block - 1:
-                self._kept[topic.name, name] = view
-                return view
+                return self._keep(view)
         # Not `UnknownPartition`: what could not be read must never pass for what is not there.
         raise VersionConflict(f"partition {name} of topic {topic.name} changes too quickly to be read")
+
+    def _keep(self, view: View) -> View:
+        """Remember a view, unless a later one is known: who reads all takes longer than who changes one."""
+        kept = self._kept.get(view.key)
+        if kept is None or kept.partition.value.uid != view.partition.value.uid or not _later(kept, view):
+            self._kept[view.key] = view
+        return view
 
     async def _sealed(self, chain: Chain) -> tuple[Sealed, ...]:
         found = await read_each(await chain.sealed(), lambda block: chain.sealed_replicas(block.block))
@@ -159,6 +233,10 @@ class Chains:
             return await read(self._catalog.store, NowBlock, PartitionPaths.of(topic, partition).now_block)
         except NodeMissing as error:
             raise UnknownPartition(f"there is no partition {partition} of topic {topic}") from error
+
+
+def _later(kept: View, found: View) -> bool:
+    return kept.partition.version > found.partition.version
 
 
 def _unchanged(kept: Versioned[Partition], found: Versioned[Partition]) -> bool:

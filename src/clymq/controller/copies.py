@@ -34,11 +34,10 @@ class Copies:
 
     async def intend(self, view: View, roster: Roster, blocks: Sequence[int]) -> None:
         """Write down where the copies of some blocks are to be made, one after the other, and tell who makes them."""
-        partition, makers = view.partition, set[str]()
+        makers = set[str]()
         for sealed in [each for each in view.sealed if each.block.block in blocks]:
             copies = self._wanted(view, sealed, roster)
-            await self._chains.of(*view.key).rewrite(partition, changed(sealed.block, copies=copies))
-            partition = partition._replace(version=partition.version + 1)
+            view = await self._chains.rewrite(view, changed(sealed.block, copies=copies))
             makers |= {each.broker for each in copies}
             names = [each.broker for each in copies] or "nobody"
             log.info("%s: block %d is copied to %s", view, sealed.block.block, names)
@@ -62,20 +61,19 @@ class Copies:
             mended = next((each for each in sealed.replicas if each.down and _lies_on(each, copy)), None)
             if mended is not None:
                 good = changed(mended, down="")
-                await self._chains.of(*key).rewrite(view.partition, sealed.block, added=[good], removed=[mended])
+                await self._chains.rewrite(view, sealed.block, added=[good], removed=[mended])
                 return
             if copy not in sealed.block.copies:
                 return
             roster = await self._attendance.roster()
             useless = replicas_to_replace(sealed.replicas, roster, self._config.replace_after_ms)
             left = changed(sealed.block, copies=tuple(each for each in sealed.block.copies if each != copy))
-            chain = self._chains.of(*key)
             if not useless:
-                await chain.rewrite(view.partition, left)  # it has come back meanwhile
+                await self._chains.rewrite(view, left)  # it has come back meanwhile
                 return
             former = useless[0]
             replica = Replica(name=former.name, broker=copy.broker, disk_id=copy.disk_id, start=sealed.block.start)
-            await chain.rewrite(view.partition, left, added=[replica], removed=[former])
+            await self._chains.rewrite(view, left, added=[replica], removed=[former])
             log.info("%s: %s holds block %d in the place of %s", view, copy.broker, block, former.broker)
 
         await settled(attempt)

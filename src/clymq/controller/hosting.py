@@ -132,7 +132,7 @@ class Hosting:
                 return Done()
             if replica.disk_id != request.disk_id and replica.disk_id == roster.disk_id(request.broker):
                 return Done()  # said of a disk that this replica is not on any more
-            await self._chains.of(*view.key).mark_down(view.partition, request.block, replica, request.reason or "down")
+            await self._chains.mark_down(view, request.block, replica, request.reason or "down")
             return Done()
 
         await self._catalog.sync()

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from clymq.controller.chains import Chains, View
 from clymq.controller.placement import key_of, place, usable
 from clymq.controller.roster import Roster
-from clymq.metadata.nodes import Partition, Pending, changed
-from clymq.metadata.reading import Versioned
+from clymq.metadata.nodes import Pending, changed
 
 log = logging.getLogger("clymq.controller")
 
@@ -72,16 +71,16 @@ def plan(view: View, roster: Roster, wish: Wish) -> Pending:
     )
 
 
-async def intend(chains: Chains, view: View, roster: Roster, wish: Wish) -> Versioned[Partition]:
+async def intend(chains: Chains, view: View, roster: Roster, wish: Wish) -> View:
     """Begin a move; `VersionConflict` if the partition is no longer as it was read."""
     assert view.partition.value.pending is None, "one move at a time"
     pending = plan(view, roster, wish)
     intended = changed(view.partition.value, pending=pending)
     if wish.preferred is not None:
         intended = changed(intended, preferred=wish.preferred)
-    await chains.of(*view.key).put(intended, view.partition.version)
+    view = await chains.put(view, intended)
     log.info(
         "%s: block %d, epoch %d, begins on %s: %s",
         view, pending.block, pending.epoch, ", ".join(each.broker for each in pending.replicas), pending.reason,
     )  # fmt: skip
-    return Versioned(intended, view.partition.version + 1)
+    return view

@@ -40,8 +40,7 @@ from clymq.errors import (
     VersionConflict,
 )
 from clymq.metadata.catalog import Catalog
-from clymq.metadata.nodes import NowBlock, Partition, Pending, Place, changed
-from clymq.metadata.reading import Versioned
+from clymq.metadata.nodes import NowBlock, Pending, Place, changed
 from clymq.protocol.hosting import CloseFetchPartition, CloseRaftPartition, PrepareAccept
 from clymq.protocol.verbs import Done, Request
 from clymq.types import Ack
@@ -128,31 +127,31 @@ class Moves:
         if view.partition.value.pending is None:
             return False
         roster = await self._attendance.roster()
-        partition, ready = await self._prepare(view, roster)
-        pending = partition.value.pending
+        view, ready = await self._prepare(view, roster)
+        pending = view.partition.value.pending
         assert pending is not None
-        chain = self._chains.of(*key)
-        ended = await self._sealing.seal(view, pending, roster, await chain.mirror()) if view.begun else None
+        ended: Ended | None = None
+        if view.begun:
+            ended = await self._sealing.seal(view, pending, roster, await self._chains.of(*key).mirror())
         now = _next_block(pending, roster, ready, ended)
         # One transaction, conditional on the partition and the active block as they were read.
-        await chain.move(partition, view.active, now, ended.block if ended else None)
+        await self._chains.move(view, now, ended.block if ended else None)
         log.info("%s: block %d is active, epoch %d, from offset %d", view, now.block, now.epoch, now.start)
         self._nudge(view, pending, now, roster)
         return True
 
     # Preparing.
 
-    async def _prepare(self, view: View, roster: Roster) -> tuple[Versioned[Partition], list[str]]:
+    async def _prepare(self, view: View, roster: Roster) -> tuple[View, list[str]]:
         """Have the new replicas make room, and return who has, those that had to give up their last block last.
 
         The seat of who cannot goes to somebody else. If there is nobody, those who can begin without him: a majority
         where Raft needs one to elect a leader, at least the leader where it is appointed.
         """
-        partition = view.partition
         refused: set[str] = set()
         ready: set[Place] = set()
         while True:
-            pending = partition.value.pending
+            pending = view.partition.value.pending
             assert pending is not None
             asked = [each for each in pending.replicas if each not in ready and each.broker not in refused]
             answers = await asyncio.gather(*(self._make_room(view, pending, each, roster) for each in asked))
@@ -161,7 +160,7 @@ class Moves:
             replicas = self._reseated(view, pending, roster, refused)
             if replicas == pending.replicas:
                 break
-            partition = await self._chains.of(*view.key).intend(partition, changed(pending, replicas=replicas))
+            view = await self._chains.intend(view, changed(pending, replicas=replicas))
             log.info("%s: block %d goes to %s instead", view, pending.block, [each.broker for each in replicas])
         down = {each.broker for each in view.active.replicas if each.down}
         names = sorted((each.broker for each in replicas if each in ready), key=lambda name: name in down)
@@ -169,7 +168,7 @@ class Moves:
         if len(names) < needed:
             wanted = [each.broker for each in replicas]
             raise LeaderUnavailable(f"{view}: {names} of {wanted} are ready for block {pending.block}, not {needed}")
-        return partition, names
+        return view, names
 
     async def _make_room(self, view: View, pending: Pending, place: Place, roster: Roster) -> bool:
         if not roster.online(place.broker):

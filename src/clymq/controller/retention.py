@@ -37,7 +37,7 @@ class Retention:
             if not blocks:
                 continue
             try:
-                await self._chains.of(*view.key).retain(view.partition, blocks)
+                await self._chains.retain(view, blocks)
                 log.info("%s: blocks %d to %d have left; it begins at offset %d",
                          view, blocks[0].block, blocks[-1].block, blocks[-1].end)  # fmt: skip
             except SessionLost:

@@ -60,7 +60,7 @@ class States:
                 if Ack.QUORUM not in {partition.state, request.option}:
                     # Between the two of fetch only the producers' default changes.
                     acked = changed(partition, state=request.option)
-                    await self._chains.of(*view.key).put(acked, view.partition.version)
+                    await self._chains.put(view, acked)
                     return CHANGED
             same_brokers = view.members if dupnum == partition.dupnum else ()
             return Wish(
@@ -123,7 +123,7 @@ class States:
             else:
                 # A move that waits for a majority, or for another replica to trust: it is the one that gets the trust.
                 wish = Wish("force", mode=pending.mode, dupnum=pending.dupnum, trust=request.trust)
-                await self._chains.of(*view.key).intend(view.partition, plan(view, roster, wish))
+                await self._chains.intend(view, plan(view, roster, wish))
 
         await settled(trust)
         await self._moves.finish(view.key)

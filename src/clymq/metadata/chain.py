@@ -14,7 +14,7 @@ from the beginning, made with it, so that what a transaction has to delete is kn
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -91,24 +91,24 @@ class Chain:
 
     async def _replicas(self, block_path: str) -> tuple[Replica, ...]:
         found = await read_children(self._store, Replica, block_path)
-        return tuple(sorted((each.value for each in found.values()), key=_order))
+        return in_order(each.value for each in found.values())
 
     # Moves.
 
     async def intend(self, partition: Versioned[Partition], pending: Pending) -> Versioned[Partition]:
         """Write down what is going to happen, if the partition is as it was read; also to rewrite an intent."""
         intended = msgspec.structs.replace(partition.value, pending=pending)
-        await self.put(intended, partition.version)
-        return Versioned(intended, partition.version + 1)
+        return await self.put(partition, intended)
 
-    async def put(self, partition: Partition, version: int) -> None:
-        """Replace the partition's value if it has this version."""
-        await self._store.commit([Put(self._paths.partition, encode(partition), version)])
+    async def put(self, partition: Versioned[Partition], value: Partition) -> Versioned[Partition]:
+        """Replace the partition's value if it is as it was read."""
+        await self._store.commit([Put(self._paths.partition, encode(value), partition.version)])
+        return partition.written(value)
 
     async def move(
         self, partition: Versioned[Partition], active: Active, now: NowBlock, sealed: SealedBlock | None
-    ) -> None:
-        """Finish the pending move, if partition and active block are as they were read.
+    ) -> tuple[Versioned[Partition], Active]:
+        """Finish the pending move, if partition and active block are as they were read; return what they are then.
 
         `sealed` is how the active block ended; None only for the first block, before which there is none.
         """
@@ -124,10 +124,10 @@ class Chain:
             next_block=pending.block + 1,
             pending=None,
         )
-        replicas = [
+        replicas = tuple(
             Replica(name=f"dup_{n}", broker=place.broker, disk_id=place.disk_id, start=now.start)
             for n, place in enumerate(pending.replicas)
-        ]
+        )
         now_path = self._paths.now_block
         operations: list[Operation] = [Put(self._paths.partition, encode(moved), partition.version)]
         if sealed is not None:
@@ -136,8 +136,9 @@ class Chain:
         operations.append(Put(now_path, encode(now), active.block.version))
         operations += _make_replicas(now_path, replicas, now.start)
         await self._store.commit(operations)
+        return partition.written(moved), Active(active.block.written(now), replicas)
 
-    async def retain(self, partition: Versioned[Partition], blocks: Sequence[SealedBlock]) -> None:
+    async def retain(self, partition: Versioned[Partition], blocks: Sequence[SealedBlock]) -> Versioned[Partition]:
         """Let the oldest sealed blocks go, and raise the first offset to the end of the last of them."""
         operations: list[Operation] = []
         for block in blocks:
@@ -146,14 +147,7 @@ class Chain:
         first = max([partition.value.first_offset, *(block.end for block in blocks)])
         raised = msgspec.structs.replace(partition.value, first_offset=first)
         await self._store.commit([Put(self._paths.partition, encode(raised), partition.version), *operations])
-
-    async def add_replica(self, block: int, replica: Replica, end: int) -> None:
-        """Register a new whole copy of a sealed block."""
-        await self._store.commit(_make_replicas(self._paths.sealed_block(block), [replica], end))
-
-    async def remove_replica(self, block: int, replica: Replica) -> None:
-        """Take a copy of a sealed block out of the tree."""
-        await self._store.commit(_delete_replicas(self._paths.sealed_block(block), [replica]))
+        return partition.written(raised)
 
     async def rewrite(
         self,
@@ -162,7 +156,7 @@ class Chain:
         *,
         added: Sequence[Replica] = (),
         removed: Sequence[Replica] = (),
-    ) -> None:
+    ) -> Versioned[Partition]:
         """Change what is known of a sealed block and who holds it, if the partition is as it was read.
 
         The partition is written as it was, so that its version tells of every change of its blocks.
@@ -176,14 +170,18 @@ class Chain:
                 *_make_replicas(path, added, sealed.end),
             ]
         )
+        return partition.written(partition.value)
 
-    async def mark_down(self, partition: Versioned[Partition], block: int, replica: Replica, reason: str) -> None:
-        """Note that a replica is of no use any more, if the partition is as it was read."""
-        down = encode(msgspec.structs.replace(replica, down=reason))
-        path = nodes.replica_path(await self._block_path(block), replica.broker)
+    async def mark_down(self, partition: Versioned[Partition], block: int, down: Replica) -> Versioned[Partition]:
+        """Note that a replica is of no use any more, and why, if the partition is as it was read."""
+        path = nodes.replica_path(await self._block_path(block), down.broker)
         await self._store.commit(
-            [Put(self._paths.partition, encode(partition.value), partition.version), Put(path, down, ANY_VERSION)]
+            [
+                Put(self._paths.partition, encode(partition.value), partition.version),
+                Put(path, encode(down), ANY_VERSION),
+            ]
         )
+        return partition.written(partition.value)
 
     async def become_leader(self, uid: str, block: int, term: int, leader: str, incarnation: int) -> bool:
         """Record who leads the active block; False if it is not the active one or the term is not higher."""
@@ -252,6 +250,11 @@ class Chain:
                 await self._store.put(self._paths.mirror, encode(changed), mirror.version)
 
         await settled(attempt)
+
+
+def in_order(replicas: Iterable[Replica]) -> tuple[Replica, ...]:
+    """Return replicas in the order of their names."""
+    return tuple(sorted(replicas, key=_order))
 
 
 def _order(replica: Replica) -> tuple[int, str]:

@@ -26,6 +26,10 @@ class Versioned(NamedTuple, Generic[T]):
     version: int
     owner: str | None = None
 
+    def written(self, value: T) -> Versioned[T]:
+        """Return what a conditional write of a value leaves behind."""
+        return Versioned(value, self.version + 1, self.owner)
+
 
 async def read(store: MetadataStore, kind: type[T], path: str) -> Versioned[T]:
     """Read a node, or raise `NodeMissing` or `DamagedNode`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +14,8 @@ from clymq.controller.chains import Chains, View
 from clymq.controller.ring import Ring
 from clymq.errors import BrokerReplaced, ConfigError, LeaderUnavailable, UnknownPartition, VersionConflict
 from clymq.metadata.catalog import Catalog
-from clymq.metadata.store import MetadataStore, Node
+from clymq.metadata.nodes import NowBlock, Pending, Place, SealedBlock, changed
+from clymq.metadata.store import MetadataStore, Node, Operation
 from clymq.protocol.controller import (
     BecomeLeader,
     BroGetConfig,
@@ -178,6 +179,54 @@ def test_a_long_chain_is_read_in_few_round_trips() -> None:
     run(test)
 
 
+def test_what_a_change_leaves_behind_is_what_a_reader_finds_and_need_not_be_read() -> None:
+    """Chaos, ZooKeeper, fetch, seed 4005: a chain that was mended block by block was read whole for each block."""
+
+    async def test(world: World) -> None:
+        view = await world.make()
+        for block in range(1, 11):
+            world.brokers.append(view.partition.value.uid, block, 10)
+            await world.ask(roll(await world.settled()))
+            await world.until_true(partial(at_block, world, block + 1), "it has rolled")
+        await world.settled()
+        for name in list(world.controllers):
+            await world.kill_controller(name)
+        store = _RoundTrips(world.catalog.store)
+        chains = Chains(Catalog(store))  # type: ignore[arg-type]
+        view = await chains.view("t", "p")
+        assert store.reads > 40
+
+        async def left_behind(change: Awaitable[View]) -> View:
+            changed_view, store.reads = await change, 0
+            assert await chains.view("t", "p") == changed_view
+            assert store.reads <= 3  # topic, partition and who leads
+            assert await Chains(world.catalog).view("t", "p") == changed_view
+            return changed_view
+
+        for sealed in view.sealed:
+            former = sealed.replicas[0]
+            copied = changed(sealed.block, copies=(Place(broker="Broker8", disk_id="d8"),))
+            view = await left_behind(chains.rewrite(view, copied))
+            good = changed(former, broker="Broker8", disk_id="d8")
+            view = await left_behind(chains.rewrite(view, sealed.block, added=[good], removed=[former]))
+        view = await left_behind(chains.mark_down(view, 3, view.sealed[2].replicas[1], "rot"))
+        view = await left_behind(chains.mark_down(view, 11, view.active.replicas[1], "rot"))
+        view = await left_behind(chains.put(view, changed(view.partition.value, dupnum=2)))
+        view = await left_behind(chains.retain(view, [each.block for each in view.sealed[:2]]))
+        pending = Pending(block=12, epoch=12, mode=1, dupnum=1, replicas=(Place(broker="Broker2", disk_id="d2"),))
+        view = await left_behind(chains.intend(view, pending))
+        ended = SealedBlock(block=11, start=100, end=110, mode=-1, seal_index=9, seal_crc=7)
+        view = await left_behind(chains.move(view, NowBlock(block=12, start=110, mode=1, epoch=12), ended))
+        assert [each.block.block for each in view.sealed] == list(range(3, 12))
+
+        stale = view._replace(partition=view.partition._replace(version=0))
+        with pytest.raises(VersionConflict):
+            await chains.retain(stale, [view.sealed[0].block])
+        assert await chains.view("t", "p") == view
+
+    run(test)
+
+
 class _RoundTrips:
     """A store that is far away; counts how often somebody had to wait for it, with nothing else on its way."""
 
@@ -192,6 +241,9 @@ class _RoundTrips:
 
     async def children(self, path: str) -> list[str]:
         return await self._ask(self._store.children(path))
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        await self._store.commit(operations)
 
     async def _ask(self, question: Awaitable[R]) -> R:
         self.reads += 1

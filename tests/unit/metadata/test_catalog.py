@@ -380,8 +380,8 @@ def test_copies_of_a_sealed_block_come_and_go() -> None:
             await moved(catalog, end=end)
         chain = catalog.chain("t", "北京")
         replica = Replica(name="dup_3", broker="Broker7", disk_id="d7")
-        await chain.add_replica(1, replica, end=100)
-        await chain.remove_replica(1, (await chain.sealed_replicas(1))[0])
+        (sealed,), (former, *_) = await chain.sealed(), await chain.sealed_replicas(1)
+        await chain.rewrite(await chain.partition(), sealed, added=[replica], removed=[former])
         assert [each.broker for each in await chain.sealed_replicas(1)] == ["Broker1", "Broker2", "Broker7"]
 
     run(test)

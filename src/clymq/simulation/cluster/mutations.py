@@ -69,8 +69,8 @@ def drop_the_intent() -> Patches:
         try:
             return await original(self, key)
         except Exception:
-            partition = (await self._chains.view(*key)).partition
-            await self._chains.of(*key).put(changed(partition.value, pending=None), partition.version)
+            view = await self._chains.view(*key)
+            await self._chains.put(view, changed(view.partition.value, pending=None))
             raise
 
     return [(Moves, "_advance", advance)]

@@ -1,0 +1,18 @@
+"""Numbers on the command line that are seconds, or so many a second."""
+
+from __future__ import annotations
+
+import math
+
+import click
+
+
+class Amount(click.FloatRange):
+    """A number within its bounds, and a number: to compare it with a bound tells nothing about `nan`."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, or say what is allowed."""
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
