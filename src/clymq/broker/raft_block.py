@@ -8,7 +8,17 @@ from clymq.broker.active_block import ActiveBlock, Closed, Listener, Readers, wr
 from clymq.clock import Clock
 from clymq.config import Config
 from clymq.errors import AckMismatch, ClymqError, CorruptBatch, CorruptBlock, InvalidRequest, NotHosted
-from clymq.protocol.broker import InitProducer, ProducerReady, Pull, Pulled, Push, Pushed, StoredAt, StoredBatch
+from clymq.protocol.broker import (
+    RUN_BATCHES_MAX,
+    InitProducer,
+    ProducerReady,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    StoredAt,
+    StoredBatch,
+)
 from clymq.protocol.controller import HostedBlock
 from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.record import producer_id
@@ -156,8 +166,8 @@ class RaftBlock:
 def checked_batches(call: Call, config: Config) -> list[Batch]:
     """Return the batches of a push, past all checks of the door; what the request repeats must be what they say."""
     request: Push = call.request
-    if request.batches < 1:
-        raise InvalidRequest(f"a push of {request.batches} batches")
+    if not 1 <= request.batches <= RUN_BATCHES_MAX:
+        raise InvalidRequest(f"a push of {request.batches} batches; 1 to {RUN_BATCHES_MAX} are allowed")
     payload, producer, position = call.payload, producer_id(request.producer), 0
     # A broker's own letters to a dead letter topic carry headers beside what the producer was allowed.
     message_bytes_max = config.message_bytes_max if "/" not in request.producer else config.batch_bytes_max

@@ -16,6 +16,8 @@ from clymq.protocol.verbs import Done, OneWay, Reply, Request, verb
 OFFSET_UNKNOWN: Final = -1
 # A feature of the handshake: a `Push` may carry several batches.
 PUSH_RUNS: Final = "push-runs"
+# So many at most: they are judged and stored in one turn of the broker, and others wait for it.
+RUN_BATCHES_MAX: Final = 64
 
 
 class OffsetRange(Struct, frozen=True, array_like=True, gc=False):

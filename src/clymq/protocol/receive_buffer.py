@@ -30,6 +30,8 @@ LARGE_BYTES_MAX: Final = 128 * CHUNK_BYTES_MAX
 # What is read behind a large frame before it is known what comes.
 HEAD_BYTES: Final = 32 * KiB
 GROWTH: Final = 8
+# So many times what a large frame needs may be the memory that it gets.
+SURPLUS_MAX: Final = 2
 # A read shorter than this part of the chunk says that the next may be smaller.
 _SHRINK_BELOW: Final = 8
 _NO_CHUNK: Final = bytearray()
@@ -46,9 +48,12 @@ class LargeChunks:
         self._rested = True
 
     def take(self, size: int) -> bytearray | None:
-        """Return memory for a frame that nobody holds any more, the longest there first."""
+        """Return memory for a frame that nobody holds any more, the longest there first.
+
+        Not much more than it needs: who keeps a small frame would keep all of it.
+        """
         for at, chunk in enumerate(self._chunks):
-            if len(chunk) >= size and _is_free(chunk):
+            if size <= len(chunk) <= SURPLUS_MAX * size and _is_free(chunk):
                 del self._chunks[at]
                 self.bytes -= len(chunk)
                 return chunk

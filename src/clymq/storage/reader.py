@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from clymq.config import Config
-from clymq.errors import CorruptBatch, CorruptBlock
+from clymq.errors import CorruptBatch, CorruptBlock, DiskFailed
 from clymq.record.batch import Batch
 from clymq.record.layout import FORMAT_BYTES_MAX, HEADER_BYTES, Header, whole_batches
 from clymq.storage.end import End
@@ -56,10 +56,10 @@ class Reader:
     def check(self, place: End, bytes_max: int) -> int:
         """Check the committed batches from a place on, bodies and all, and move the place behind them; return bytes.
 
-        Copied, never mapped: what the disk cannot read is an error then, and not the end of the process.
+        Copied, never mapped: what the disk cannot read is damage then, and not the end of the process.
         """
         room = self.committed_position - place.position
-        data = self._copy(place.position, min(max(bytes_max, HEADER_BYTES), room))
+        data = self._copy_for_check(place.position, min(max(bytes_max, HEADER_BYTES), room))
         taken = 0
         try:
             while len(data) - taken >= HEADER_BYTES:
@@ -67,7 +67,7 @@ class Reader:
                 if taken + length > len(data):
                     if taken or length > room:
                         break
-                    data = self._copy(place.position, length)  # the first one alone is larger than was asked for
+                    data = self._copy_for_check(place.position, length)  # the first alone is larger than was asked for
                 batch = Batch.parse(data, taken, batch_bytes_max=FORMAT_BYTES_MAX)
                 batch.check_crc()
                 place.take(batch)
@@ -77,6 +77,14 @@ class Reader:
         if room and not taken:
             raise CorruptBlock(self._file().path, place.position, "a batch goes beyond what is committed")
         return taken
+
+    def _copy_for_check(self, position: int, length: int) -> memoryview:
+        try:
+            return self._copy(position, length)
+        except DiskFailed as error:
+            if error.operation != "read":
+                raise
+            raise CorruptBlock(error.path, position, str(error)) from error
 
     def is_boundary(self, position: int, end: int) -> bool:
         """Whether a batch begins at a position, or the log ends there."""

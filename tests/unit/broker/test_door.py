@@ -11,7 +11,7 @@ import pytest
 from clymq.broker.raft_block import checked_batches
 from clymq.config import Config
 from clymq.errors import CorruptBatch, InvalidRequest, MessageTooLarge
-from clymq.protocol.broker import Push
+from clymq.protocol.broker import RUN_BATCHES_MAX, Push
 from clymq.record import BatchBuilder
 
 LIMIT = 1000
@@ -110,9 +110,16 @@ def test_a_push_of_another_number_of_batches_than_it_names_is_refused(named: int
 
 def test_a_push_that_names_more_batches_than_it_has_is_refused() -> None:
     with pytest.raises(CorruptBatch):
-        enter(several(3, named=2**62))
+        enter(several(3, named=4))
     with pytest.raises(InvalidRequest):
         enter(Arrived(Push("t", "0", "u", "p", 1, -1, batches=0), b""))
+
+
+def test_a_push_of_more_batches_than_a_turn_of_the_broker_has_time_for_is_refused_before_they_are_looked_at() -> None:
+    enter(several(RUN_BATCHES_MAX))
+    for named in (RUN_BATCHES_MAX + 1, 2**62):
+        with pytest.raises(InvalidRequest, match="64 are allowed"):
+            enter(Arrived(Push("t", "0", "u", "p", 1, -1, batches=named), b"garbage"))
 
 
 def test_batches_of_two_producers_do_not_come_in_one_push() -> None:

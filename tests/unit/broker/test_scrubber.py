@@ -198,6 +198,27 @@ def test_a_file_that_ends_too_early_is_damage() -> None:
     assert isinstance(block.errors[0], CorruptBlock)
 
 
+def test_what_the_disk_cannot_read_is_damage() -> None:
+    files = MemoryFiles(clock=ManualClock())
+    file = filled(files=files)
+    files.fail("read", path="*/batches", times=1)
+    block = Hosted(file)
+    scrub(ManualClock(), partition(sealed=[block]), ms=5000)
+    assert isinstance(block.errors[0], CorruptBlock)
+    assert "disk failed: read" in str(block.errors[0])
+
+
+def test_a_block_that_cannot_be_opened_now_is_read_as_soon_as_it_can() -> None:
+    files = MemoryFiles(clock=ManualClock())
+    file = filled(files=files)
+    file.rest()
+    files.fail("open", path="*/batches", times=1)
+    block = Hosted(file)
+    scrubber = scrub(ManualClock(), partition(sealed=[block]), ms=2 * LOOK_MS_MAX, step=1000)
+    assert scrubber.read_bytes == file.end_position
+    assert not block.errors
+
+
 def test_a_batch_that_is_larger_than_a_piece_is_read_alone() -> None:
     files = MemoryFiles(clock=ManualClock())
     file = new_block(files, "/data/t~1/p~u/Block_1")
@@ -282,7 +303,7 @@ def test_it_does_not_follow_a_writer_but_ends_where_the_block_ended_when_it_bega
     asyncio.run(run())
 
 
-def test_a_disk_on_which_the_damage_cannot_even_be_noted_is_left_for_later() -> None:
+def test_a_disk_on_which_the_damage_cannot_even_be_noted_is_looked_at_again_soon() -> None:
     files = MemoryFiles(clock=ManualClock())
     file = filled(files=files)
     files.flip(f"{file.folder}/batches", 500, 3)
@@ -292,6 +313,40 @@ def test_a_disk_on_which_the_damage_cannot_even_be_noted_is_left_for_later() -> 
 
     block = Hosted(file, on_damage=full)
     assert scrub(ManualClock(), partition(sealed=[block]), ms=5000).damaged_blocks == 1
+    assert scrub(ManualClock(), partition(sealed=[block]), ms=10 * LOOK_MS_MAX, step=1000).damaged_blocks > 2
+
+
+def test_old_and_active_blocks_are_read_though_more_is_sealed_all_the_time_than_may_be_read() -> None:
+    clock, read = ManualClock(), set[int]()
+
+    class Watched(Scrubber):
+        def _check(self, block: Any, file: Block, place: End) -> int:
+            read.add(block.number)
+            return super()._check(block, file, place)
+
+    config = msgspec.structs.replace(CONFIG, scrub_interval_ms=60_000)
+    template = filled(1)
+    sealed = {number: Hosted(template, number) for number in (1, 2, 3)}
+    active = Hosted(filled(2, batches=10), 10_000)
+    host = SimpleNamespace(uid="u", active=active, sealed=sealed)
+
+    async def run() -> None:
+        task = asyncio.create_task(Watched(lambda: [host], clock, config, seed=1).run())
+        await asyncio.sleep(0)
+        await pass_time(clock, 20_000, step=50)
+        assert read == {1, 2, 3, 10_000}
+        read.clear()
+        for _ in range(300):
+            for _ in range(2 * RATE // template.end_position):
+                sealed[len(sealed) + 1] = Hosted(template, len(sealed) + 1)
+            await pass_time(clock, 1000, step=50)
+            if read >= {1, 2, 3, 10_000}:
+                break
+        task.cancel()
+        assert read >= {1, 2, 3, 10_000}
+        assert max(read - {10_000}) > len(sealed) // 4, "new ones too"
+
+    asyncio.run(run())
 
 
 def test_what_was_just_sealed_comes_first_and_what_is_not_whole_waits_until_it_is() -> None:
@@ -337,10 +392,10 @@ def test_what_it_remembers_is_no_more_than_what_is_hosted() -> None:
         task = asyncio.create_task(scrubber.run())
         await asyncio.sleep(0)
         await pass_time(clock, 5000)
-        assert len(scrubber._looked) == 29
+        assert len(scrubber._due) == 29
         del hosted[3:]
         await pass_time(clock, 2 * LOOK_MS_MAX, step=1000)
-        assert len(scrubber._looked) == 3
+        assert len(scrubber._due) == 3
         task.cancel()
 
     asyncio.run(run())
