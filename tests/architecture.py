@@ -16,6 +16,7 @@ ROOT = "clymq"
 
 # Highest first. A package may import what stands in a lower row, and of its own row only itself.
 LAYERS = (
+    ("__main__",),
     ("simulation",),
     ("testing",),
     ("cli",),

@@ -28,8 +28,10 @@ FILE_BYTES_MAX = MiB
 
 LOG_LEVELS = ("error", "warning", "info", "debug")
 ENVIRONMENT_PREFIX = "CLYMQ_"
-# Read from the environment by the client commands, not settings of a server.
-ENVIRONMENT_ONLY = frozenset({"bootstrap"})
+# Settings of single commands, which have them as flags: where a server is, what it is called, where a client looks.
+COMMAND_SETTINGS = (
+    "bootstrap", "data", "host", "listen", "name", "power", "rack", "root", "store", "timeout", "zkserver", "zookeeper",
+)  # fmt: skip
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,13 +310,27 @@ def load(
     """Merge file < environment < flags over the defaults, each value checked where it enters."""
     values: dict[str, object] = {}
     if file is not None:
-        values |= _checked(_read_toml(Path(file)), source=str(file), strict=True)
-    values |= _checked(_from_environment(environment or {}), source="the environment", strict=False)
+        values |= _checked(_without_commands(_read_toml(Path(file))), source=str(file), strict=True)
+    from_environment = _without_commands(_from_environment(environment or {}))
+    values |= _checked(from_environment, source="the environment", strict=False)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     values |= _checked(given, source="a flag", strict=False)
     config: Config = msgspec.convert(values, Config)
     _check_together(config)
     return config
+
+
+def command_settings(
+    *, file: str | Path | None = None, environment: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """Return what file and environment say for the flags of commands, which check it; the environment wins."""
+    values = {} if file is None else _read_toml(Path(file))
+    values |= _from_environment(environment or {})
+    return {name: value for name, value in values.items() if name in COMMAND_SETTINGS}
+
+
+def _without_commands(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if name not in COMMAND_SETTINGS}
 
 
 def topic_settings(values: Mapping[str, object], config: Config) -> dict[str, int | str]:
@@ -357,7 +373,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         values["log"] = _level_of_verbose(environment["VERBOSE"])
     for variable, text in environment.items():
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if variable.startswith(ENVIRONMENT_PREFIX) and name not in ENVIRONMENT_ONLY:
+        if variable.startswith(ENVIRONMENT_PREFIX):
             values[name] = text.lower() if name == "log" else text
     return values
 

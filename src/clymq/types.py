@@ -11,7 +11,7 @@ import enum
 import unicodedata
 import urllib.parse
 
-from clymq.errors import InvalidName
+from clymq.errors import ConfigError, InvalidName
 
 NAME_BYTES_MAX = 200
 FOLDER_NAME_BYTES_MAX = 100
@@ -33,6 +33,15 @@ class Mode(enum.IntEnum):
     PTP_PULL = 2
     PSB_PUSH = 3
     PSB_PULL = 4
+
+
+def check_ack(ack: int, *, may_be_unset: bool = True) -> Ack:
+    """Return `ack` as one, else raise `ConfigError` with those that are allowed."""
+    allowed = [each for each in Ack if may_be_unset or each is not Ack.UNSET]
+    for each in allowed:
+        if ack == each:
+            return each
+    raise ConfigError("ack", ack, f"must be one of {', '.join(f'{each.name} ({each:d})' for each in allowed)}")
 
 
 def check_name(name: str, what: str = "name") -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from clymq import __version__
 from clymq.cli.main import cli, run
+from clymq.cli.topic import topic
 from clymq.record import BatchBuilder
 from clymq.storage.files import RealFiles
 from factory import control, fill, following, new_block, stamped
@@ -172,6 +173,47 @@ def test_wrong_usage_is_exit_code_2_and_one_line(arguments: list[str], capsys: p
     assert err.startswith("error: ")
     assert err.endswith("--help says what there is) [Usage]\n")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("partitions", ["-1", "+2", "\u0663", " 3", "", ",", "x,,y", "x,", ",x", "1" * 5000])
+def test_partitions_that_are_neither_a_plain_number_nor_names_are_wrong_usage(
+    partitions: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topic", "create", "t", "--partitions", partitions]) == 2
+    err = capsys.readouterr().err
+    assert f"'--partitions': {partitions!r} must be" in err
+    assert err.endswith("[Usage]\n")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "meant"),
+    [("0", 0), ("12", 12), ("1.5", ["1.5"]), ("2024_01", ["2024_01"]), ("a", ["a"]), ("1,-1", ["1", "-1"])],
+)
+def test_partitions_are_a_plain_number_or_names(partitions: str, meant: int | list[str]) -> None:
+    with topic.commands["create"].make_context("create", ["t", "--partitions", partitions]) as context:
+        assert context.params["partitions"] == meant
+
+
+@pytest.mark.parametrize(
+    ("zkserver", "told"),
+    [
+        ("nope", "'nope'"),
+        ("", "''"),
+        ("127.0.0.1:7878,", "''"),
+        ("127.0.0.1:7878,nope", "'nope'"),
+        ("127.0.0.1:1,127.0.0.1:2", "the embedded store is at one address"),
+    ],
+)
+def test_a_broker_refuses_addresses_that_are_none_at_once(
+    zkserver: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    assert run(["broker", "--listen", "127.0.0.1:0", "--data", str(data), "--zkserver", zkserver]) == 2
+    err = capsys.readouterr().err
+    assert "--zkserver" in err
+    assert told in err
+    assert err.endswith("[Usage]\n")
+    assert not data.exists()
 
 
 def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

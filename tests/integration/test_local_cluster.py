@@ -15,6 +15,7 @@ from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer
 from clymq.errors import InvalidRequest, NotController, RequestTimeout
 from clymq.metadata.catalog import Catalog
 from clymq.testing import LocalCluster
+from clymq.testing.waiting import until, until_asked
 from rows import LONG_SECONDS, refusal, run
 
 ROOT = Path(__file__).parents[2]
@@ -117,9 +118,81 @@ def test_a_killed_leader_is_replaced_and_a_frozen_one_acknowledges_nothing() -> 
     run(check())
 
 
-def test_cuts_are_refused_with_what_to_use_instead() -> None:
-    with pytest.raises(InvalidRequest, match="ProcessCluster"):
-        LocalCluster(2).partition("Broker0", "Broker1")
+@pytest.mark.quick_skip
+def test_a_leader_that_is_cut_off_is_replaced_and_follows_after_the_heal() -> None:
+    async def check() -> None:
+        async with LocalCluster(3, config={"session_timeout_ms": 1500}) as cluster:
+            await make(cluster)
+            assert await push(cluster, b"before") == 0
+            leader = await asyncio.to_thread(cluster.leader, "t", "0")
+            others = [name for name in cluster.brokers if name != leader]
+            for other in others:
+                cluster.partition(leader, other)
+            assert await push(cluster, b"meanwhile") == 1
+            assert await asyncio.to_thread(cluster.leader, "t", "0") in others
+            cluster.heal()
+            await until(lambda: replicas_agree(cluster), "all replicas are equal", seconds_max=LONG_SECONDS)
+            assert await read(cluster, 2) == [b"before", b"meanwhile"]
+
+    run(check())
+
+
+def replicas_agree(cluster: LocalCluster) -> bool:
+    return len({stored(cluster, name) for name in cluster.brokers}) == 1
+
+
+def stored(cluster: LocalCluster, broker: str) -> bytes:
+    """All that a broker has of the topic, block by block."""
+    blocks = sorted((cluster.folder / broker).glob("t~*/*/Block_*/batches"))
+    assert blocks
+    return b"".join(block.read_bytes() for block in blocks)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_broker_that_is_cut_off_from_the_zkserver_is_offline_until_the_heal(is_frozen: bool) -> None:
+    async def check() -> None:
+        async with (
+            LocalCluster(2, config={"session_timeout_ms": 500}) as cluster,
+            AsyncAdmin(cluster.bootstrap) as admin,
+        ):
+
+            async def online(*names: str) -> bool:
+                return [each["name"] for each in (await admin.status())["brokers"] if each["online"]] == list(names)
+
+            await until_asked(lambda: online("Broker0", "Broker1"), "both are there", seconds_max=LONG_SECONDS)
+            if is_frozen:
+                cluster.freeze("Broker1")
+            cluster.partition("Broker1", "ZkServer0")
+            cluster.thaw("Broker1")
+            await until_asked(lambda: online("Broker0"), "Broker1 is offline", seconds_max=LONG_SECONDS)
+            cluster.heal()
+            await until_asked(lambda: online("Broker0", "Broker1"), "Broker1 is back", seconds_max=LONG_SECONDS)
+
+    run(check())
+
+
+@pytest.mark.quick_skip
+def test_servers_that_are_started_again_are_still_cut_off_from_each_other() -> None:
+    async def check() -> None:
+        async with LocalCluster(2, config={"session_timeout_ms": 1500}) as cluster:
+            await make(cluster)  # on both: neither is a majority alone
+            assert await push(cluster, b"1") == 0
+            cluster.partition("Broker0", "Broker1")
+            assert isinstance(await refusal(push(cluster, b"2", timeout=1.0)), RequestTimeout)
+            for name in cluster.brokers:
+                await asyncio.to_thread(cluster.kill, name)
+                await asyncio.to_thread(cluster.start, name)
+            assert isinstance(await refusal(push(cluster, b"3", timeout=1.0)), RequestTimeout)
+            cluster.heal()
+            assert await push(cluster, b"4") is not None
+
+    run(check())
+
+
+@pytest.mark.parametrize("other", ["Broker7", "Broker0"])
+def test_a_server_is_not_cut_off_from_a_stranger_or_from_itself(clymq_cluster: LocalCluster, other: str) -> None:
+    with pytest.raises(InvalidRequest, match=other):
+        clymq_cluster.partition("Broker0", other)
 
 
 def test_the_fixtures_serve_a_user_s_test_as_the_page_shows(tmp_path: Path) -> None:

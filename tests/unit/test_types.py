@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clymq.errors import InvalidName
-from clymq.types import Ack, Mode, check_name, folder_name, name_of_node, node_name
+from clymq.errors import ConfigError, InvalidName
+from clymq.types import Ack, Mode, check_ack, check_name, folder_name, name_of_node, node_name
 
 
 @pytest.mark.parametrize("name", ["a", "北京", "phone_number", "a b", "...", "x" * 200, "é", "a~b", "%41"])
@@ -54,3 +54,21 @@ def test_a_folder_name_is_cut_and_carries_the_id() -> None:
 def test_numbers_of_acks_and_modes_are_those_of_the_wire() -> None:
     assert [(a.name, a.value) for a in Ack] == [("UNSET", -2), ("QUORUM", -1), ("NONE", 0), ("LEADER", 1)]
     assert [m.value for m in (Mode.PTP_PUSH, Mode.PTP_PULL, Mode.PSB_PUSH, Mode.PSB_PULL)] == [1, 2, 3, 4]
+
+
+def test_an_ack_is_one_by_its_number_or_itself() -> None:
+    for ack in Ack:
+        assert check_ack(ack) is check_ack(int(ack)) is ack
+
+
+@pytest.mark.parametrize("wrong", [5, -3, "quorum", None, [], 1.5])
+def test_an_ack_that_is_none_is_refused_with_those_that_there_are(wrong: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_ack(wrong)
+    assert (caught.value.setting, caught.value.value) == ("ack", wrong)
+    assert caught.value.allowed == "must be one of UNSET (-2), QUORUM (-1), NONE (0), LEADER (1)"
+
+
+def test_an_ack_is_refused_as_unset_where_it_must_be_set() -> None:
+    with pytest.raises(ConfigError, match=r"ack = .*must be one of QUORUM \(-1\), NONE \(0\), LEADER \(1\)$"):
+        check_ack(Ack.UNSET, may_be_unset=False)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from clymq.cli.amounts import Amount
+from clymq.cli.flags import setting_option
 from clymq.cli.printing import json_text
 from clymq.client.admin import AsyncAdmin
 from clymq.client.cluster import parse_bootstrap
@@ -114,16 +115,15 @@ class Asker:
 def client_command(command: Callable[..., T]) -> Callable[..., T]:
     """Give a command the flags of all client commands; it gets an `Asker` first."""
 
-    @click.option(
+    @setting_option(
         "--bootstrap",
         default="127.0.0.1:7878",
         show_default=True,
-        envvar="CLYMQ_BOOTSTRAP",
         metavar="HOST:PORT,...",
         callback=_checked_bootstrap,
         help="Any zkservers or brokers; also from the environment as CLYMQ_BOOTSTRAP.",
     )
-    @click.option(
+    @setting_option(
         "--timeout",
         type=Amount(min=0, min_open=True, max=86_400),
         default=30.0,

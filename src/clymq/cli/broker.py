@@ -8,7 +8,8 @@ import click
 from click.core import ParameterSource
 
 from clymq.cli.figures import process_totals
-from clymq.cli.serving import serve
+from clymq.cli.flags import setting_option
+from clymq.cli.serving import addresses_of, serve
 from clymq.cli.stores import embedded_store, zookeeper_store
 from clymq.clock import SystemClock
 from clymq.config import Config
@@ -21,26 +22,34 @@ from clymq.storage.files import RealFiles
 
 
 @click.command()
-@click.option("--name", default="Broker0", show_default=True, help="Unique among the brokers of a cluster.")
-@click.option(
+@setting_option("--name", default="Broker0", show_default=True, help="Unique among the brokers of a cluster.")
+@setting_option(
     "--listen", default="127.0.0.1:7774", show_default=True, metavar="HOST:PORT", help="Port 0: any free one."
 )
-@click.option(
-    "--zkserver", default="127.0.0.1:7878", show_default=True, metavar="ADDRESSES", help="Where zkservers are."
+@setting_option(
+    "--zkserver",
+    "zkservers",
+    default="127.0.0.1:7878",
+    show_default=True,
+    callback=addresses_of,
+    metavar="ADDRESSES",
+    help="Where zkservers are.",
 )
-@click.option(
+@setting_option(
     "--store",
     type=click.Choice(["embedded", "zookeeper"]),
     default="embedded",
     show_default=True,
     help="Where the metadata is; embedded: served at --zkserver.",
 )
-@click.option("--zookeeper", "hosts", default="127.0.0.1:2181", show_default=True, metavar="HOSTS", help="Its servers.")
-@click.option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
-@click.option("--data", default="broker-data", show_default=True, help="The folder of its messages.")
-@click.option("--host", default="", help="The machine it is on: replicas go to different ones.")
-@click.option("--rack", default="", help="The rack it is in: replicas go to different ones.")
-@click.option("--power", type=click.IntRange(1, 1000), default=1, show_default=True, help="Its share of the data.")
+@setting_option(
+    "--zookeeper", "hosts", default="127.0.0.1:2181", show_default=True, metavar="HOSTS", help="Its servers."
+)
+@setting_option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
+@setting_option("--data", default="broker-data", show_default=True, help="The folder of its messages.")
+@setting_option("--host", default="", help="The machine it is on: replicas go to different ones.")
+@setting_option("--rack", default="", help="The rack it is in: replicas go to different ones.")
+@setting_option("--power", type=click.IntRange(1, 1000), default=1, show_default=True, help="Its share of the data.")
 @click.option(
     "--with-zkserver",
     is_flag=True,
@@ -51,7 +60,7 @@ def broker(
     context: click.Context,
     name: str,
     listen: str,
-    zkserver: str,
+    zkservers: list[str],
     store: str,
     hosts: str,
     root: str,
@@ -93,10 +102,12 @@ def broker(
         return BrokerWithZkServer(node, zkserver_listen, make_broker)
 
     if not with_zkserver:
-        serve(name, listen, lambda: make_broker(zkserver))
+        if store == "embedded" and len(zkservers) > 1:
+            raise click.UsageError(f"--zkserver {','.join(zkservers)}: the embedded store is at one address")
+        serve(name, listen, lambda: make_broker(zkservers[0]))
         return
-    given = context.get_parameter_source("zkserver") is not ParameterSource.DEFAULT
-    zkserver_listen = zkserver.split(",", maxsplit=1)[0]
+    given = context.get_parameter_source("zkservers") is not ParameterSource.DEFAULT
+    zkserver_listen = zkservers[0]
     if store == "zookeeper" and not given:
         # Brokers find the active one in the tree, and clients ask any broker.
         zkserver_listen = f"{listen.rpartition(':')[0]}:0"

@@ -24,6 +24,7 @@ from clymq.cli.completion import asked_to_complete, complete, completion
 from clymq.cli.consume import consume
 from clymq.cli.dlq import dlq
 from clymq.cli.dump import dump
+from clymq.cli.flags import remember
 from clymq.cli.group import group, sub
 from clymq.cli.pipeline import pipeline
 from clymq.cli.pull import pull
@@ -33,7 +34,7 @@ from clymq.cli.topic import topic
 from clymq.cli.up import up
 from clymq.cli.zkserver import zkserver
 from clymq.cli.zookeeper import zookeeper
-from clymq.config import load
+from clymq.config import command_settings, load
 from clymq.errors import (
     ClymqError,
     ConfigError,
@@ -74,10 +75,11 @@ _HINTS: Final[tuple[tuple[type[ClymqError], str], ...]] = (
 def cli(context: click.Context, file: str | None) -> None:
     """ClyMQ, a message queue for Python and Spark.
 
-    Settings come from a TOML file and from the environment as CLYMQ_<SETTING>, which wins; CLYMQ_LOG sets how much is
-    logged (error, warning, info, debug).
+    Settings come from a TOML file, from the environment as CLYMQ_<SETTING>, and from flags; the later wins. CLYMQ_LOG
+    sets how much is logged (error, warning, info, debug).
     """
     context.obj = load(file=file, environment=os.environ)
+    remember(context, command_settings(file=file, environment=os.environ))
     _log_to_stderr(context.obj.log)
 
 
@@ -118,10 +120,21 @@ def run(arguments: Sequence[str]) -> int:
 def _invoke(arguments: Sequence[str]) -> int:
     """Run the command; not through click's main(), which has its own ideas of what to print and how to leave."""
     try:
-        with cli.make_context("clymq", list(arguments)) as context:
+        with cli.make_context("clymq", _file_first(arguments)) as context:
             return cli.invoke(context) or DONE
     except click.exceptions.Exit as end:
         return end.exit_code
+
+
+def _file_first(arguments: Sequence[str]) -> list[str]:
+    """Let `--config FILE` stand anywhere: settings are read before any command is."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    for at, argument in enumerate(arguments[:end]):
+        length = 2 if argument == "--config" else int(argument.startswith("--config="))
+        if length and at + length <= end:
+            rest = [*arguments[:at], *arguments[at + length :]]
+            return [*arguments[at : at + length], *rest]
+    return list(arguments)
 
 
 def _give_up_stdout() -> None:

@@ -48,6 +48,17 @@ def serve(name: str, listen: str, make: Callable[[], Node]) -> None:
     asyncio.run(_serve(name, listen, make))
 
 
+def addresses_of(_context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    """Split host:port[,host:port...] and check each."""
+    addresses = [address.strip() for address in value.split(",")]
+    try:
+        for address in addresses:
+            parse_address(address)
+    except ClymqError as error:
+        raise click.BadParameter(str(error), param=parameter) from None
+    return addresses
+
+
 async def _serve(name: str, listen: str, make: Callable[[], Node]) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

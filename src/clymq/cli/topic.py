@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -11,7 +12,7 @@ import click
 from clymq.cli.asking import ACK_METAVAR, Asker, ack_of, client_command, pairs
 from clymq.cli.printing import show_table
 from clymq.cli.status import PARTITION_COLUMNS, partition_rows
-from clymq.client.admin import AsyncAdmin, TopicInfo
+from clymq.client.admin import PARTITIONS_MAX, AsyncAdmin, TopicInfo
 from clymq.config import TOPIC_SETTINGS
 from clymq.types import Ack
 
@@ -19,14 +20,20 @@ SETTINGS_HELP: Final = f"A setting of the topic, as often as you like: {', '.joi
 REPLICAS_HELP: Final = "How many brokers hold each block; not given: 3, or all where there are fewer."
 ACK_HELP: Final = "When a push is acknowledged: a majority has it on disk, the leader has it, at once, or not yet."
 
+_NUMBER: Final = re.compile(r"\s*[+-]?\d+\s*")
+# Not longer than int() reads.
+_PLAIN_NUMBER: Final = re.compile(r"[0-9]{1,100}")
+
 
 def _partitions_of(_context: click.Context, parameter: click.Parameter, value: str) -> int | list[str]:
-    """Return a number of partitions, or their names."""
-    if value.isdecimal():
+    """Return a number of partitions, or their names; who writes -1 has meant a number, and not a name."""
+    if _PLAIN_NUMBER.fullmatch(value):
         return int(value)
-    names = [name for name in value.split(",") if name]
-    if not names:
-        raise click.BadParameter(f"{value!r} is neither a number nor names", param=parameter)
+    if _NUMBER.fullmatch(value):
+        raise click.BadParameter(f"{value!r} must be from 0 to {PARTITIONS_MAX}, without a sign", param=parameter)
+    names = value.split(",")
+    if not all(names):
+        raise click.BadParameter(f"{value!r} must be a number, or names of which none is empty", param=parameter)
     return names
 
 

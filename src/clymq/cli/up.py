@@ -18,6 +18,7 @@ from typing import Final
 import click
 
 from clymq.cli.children import Child
+from clymq.cli.flags import setting_option
 from clymq.errors import RequestTimeout
 
 HOST: Final = "127.0.0.1"
@@ -40,15 +41,15 @@ STEADY_SECONDS: Final = 30.0
     type=click.IntRange(0, 65535),
     help=f"The first broker's, the others follow; 0: free ones. Not given: {BROKER_PORT}; free ones with --port 0.",
 )
-@click.option(
+@setting_option(
     "--data",
     type=click.Path(path_type=Path),
     default="./clymq-data",
     show_default=True,
     help="A folder for each process goes in here, and its log beside it.",
 )
-@click.option("--zookeeper", "hosts", metavar="HOSTS", help="Keep the metadata there; not given: in the zkserver.")
-@click.option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
+@setting_option("--zookeeper", "hosts", metavar="HOSTS", help="Keep the metadata there; not given: in the zkserver.")
+@setting_option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
 @click.pass_context
 def up(
     context: click.Context,
@@ -68,7 +69,7 @@ def up(
         raise click.UsageError(f"--broker-port {first}: there are no {brokers} ports from there on")
     settings = context.find_root().params.get("file")
     clymq = [sys.executable, "-m", "clymq.cli", *(["--config", str(settings)] if settings else [])]
-    store = ["--store", "zookeeper", "--zookeeper", hosts, "--root", root] if hosts else []
+    store = ["--store", "zookeeper", "--zookeeper", hosts, "--root", root] if hosts else ["--store", "embedded"]
     supervisor = Supervisor()
     try:
         zkserver = _server("ZkServer0", data, [*clymq, "zkserver", *store], port)

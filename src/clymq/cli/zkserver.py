@@ -6,6 +6,7 @@ import random
 
 import click
 
+from clymq.cli.flags import setting_option
 from clymq.cli.serving import serve
 from clymq.cli.stores import zookeeper_store
 from clymq.clock import SystemClock
@@ -15,18 +16,18 @@ from clymq.rpc.transport import TcpTransport
 
 
 @click.command()
-@click.option("--name", default="ZkServer0", show_default=True, help="Unique among the zkservers of a cluster.")
-@click.option(
+@setting_option("--name", default="ZkServer0", show_default=True, help="Unique among the zkservers of a cluster.")
+@setting_option(
     "--listen", default="127.0.0.1:7878", show_default=True, metavar="HOST:PORT", help="Port 0: any free one."
 )
-@click.option(
+@setting_option(
     "--store",
     type=click.Choice(["embedded", "zookeeper"]),
     default="embedded",
     show_default=True,
     help="Where the metadata is.",
 )
-@click.option(
+@setting_option(
     "--zookeeper",
     "hosts",
     default="127.0.0.1:2181",
@@ -34,8 +35,8 @@ from clymq.rpc.transport import TcpTransport
     metavar="HOSTS",
     help="With --store zookeeper: its servers.",
 )
-@click.option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
-@click.option("--data", default="zkserver-data", show_default=True, help="The folder of the embedded store.")
+@setting_option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
+@setting_option("--data", default="zkserver-data", show_default=True, help="The folder of the embedded store.")
 @click.pass_obj
 def zkserver(config: Config, name: str, listen: str, store: str, hosts: str, root: str, data: str) -> None:
     """Serve a cluster's metadata until SIGTERM or SIGINT.

@@ -24,6 +24,7 @@ from pathlib import Path
 import click
 
 from clymq.cli.children import dying_with_its_parent
+from clymq.cli.flags import setting_option
 from clymq.errors import ConfigError, ConnectFailed
 
 HOST = "127.0.0.1"
@@ -41,9 +42,9 @@ _INSTALL_JAVA = f"apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
 
 
 @click.command()
-@click.option("--name", default="zookeeper", show_default=True, help="What it calls itself when it is ready.")
+@setting_option("--name", default="zookeeper", show_default=True, help="What it calls itself when it is ready.")
 @click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0: any free port.")
-@click.option(
+@setting_option(
     "--data", type=click.Path(path_type=Path), default="zookeeper-data", show_default=True, help="Its folder."
 )
 @click.option(

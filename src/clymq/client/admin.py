@@ -32,7 +32,7 @@ from clymq.protocol.controller import (
     TopicDescription,
     UndrainBroker,
 )
-from clymq.types import Ack, check_name
+from clymq.types import Ack, check_ack, check_name
 
 # What partitions_per_topic_max may be at most: who asks for more is refused before a name is made for each.
 PARTITIONS_MAX: Final = 1_000_000
@@ -97,9 +97,11 @@ class AsyncAdmin:
         """Make a topic with its partitions, "0".."n-1" or by names; what is there already stays as it is."""
         check_name(name, "topic")
         names = partition_names(partitions)
-        state = Ack(ack)
+        state = check_ack(ack)
         deadline = self._deadline()
-        made = await self._cluster.ask_controller(CreateTopic(name, dict(settings or {})), deadline)
+        dupnum = None if state is Ack.UNSET else replicas
+        create = CreateTopic(name, dict(settings or {}), partitions=len(names), dupnum=dupnum)
+        made = await self._cluster.ask_controller(create, deadline)
         for partition in names:
             await self._cluster.ask_controller(CreatePart(name, partition), deadline)
             if state is not Ack.UNSET:
@@ -115,7 +117,7 @@ class AsyncAdmin:
         self, topic: str, partition: str, *, ack: Ack | int, replicas: int | None = None
     ) -> str:
         """Choose how a partition is replicated: "changed", or "HadRaft" or "HadFetch" if it was so already."""
-        return await self._set_state(topic, partition, Ack(ack), replicas, self._deadline())
+        return await self._set_state(topic, partition, check_ack(ack), replicas, self._deadline())
 
     async def alter_topic(self, topic: str, settings: Mapping[str, Any]) -> None:
         """Change settings of a topic; those not named stay."""
@@ -220,7 +222,7 @@ def partition_names(partitions: int | Sequence[str]) -> list[str]:
     """Return the names: those given, or "0".."n-1"."""
     if isinstance(partitions, int):
         if not 0 <= partitions <= PARTITIONS_MAX:
-            raise InvalidRequest(f"{partitions} partitions; no topic has more than {PARTITIONS_MAX}")
+            raise InvalidRequest(f"partitions {partitions} must be from 0 to {PARTITIONS_MAX}")
         return [str(number) for number in range(partitions)]
     if isinstance(partitions, str):
         raise InvalidRequest(f"partitions {partitions!r} must be a number or a list of names")

@@ -282,9 +282,6 @@ class AsyncConsumer:
         await self._presence.leave(unread=_are_settled(sources.values()))
         for subscription in self._subscriptions:
             await subscription.close(quietly=True)
-        for source in sources.values():
-            if isinstance(source, PartitionReader) and source.subscribed:
-                await self._positions.unsubscribe(source.topic, source.partition, source.mode, source.group)
         await self._cluster.close()
 
     async def __aenter__(self) -> AsyncConsumer:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime
 from typing import Final
 
-from clymq.client.cluster import LOOK_AGAIN_MS_MAX, Cluster
+from clymq.client.cluster import Cluster
 from clymq.client.read_routes import ReadRoutes, microseconds
 from clymq.client.reader import PartitionReader
 from clymq.client.waiting import Deadline
-from clymq.errors import ClymqError, InvalidRequest, OffsetOutOfRange, UnknownPartition
+from clymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition
 from clymq.protocol.broker import CommitOffset, FetchOffset, Pull
-from clymq.protocol.controller import DescribeTopic, UnSub
-from clymq.types import Mode
-
-log = logging.getLogger("clymq.client")
+from clymq.protocol.controller import DescribeTopic
 
 # No partition comes this far: asked for it, a leader says where the end is.
 OFFSET_MAX: Final = 2**62
@@ -79,8 +75,7 @@ class Positions:
         try:
             return await routes.offset_at(time_us, first, deadline)
         finally:
-            if routes.subscribed:
-                await self.unsubscribe(topic, partition, Mode.PSB_PULL, group)
+            await routes.leave()
 
     async def committed(self, topic: str, partition: str, group: str) -> int | None:
         """Return what a group has stored; None: nothing."""
@@ -100,14 +95,6 @@ class Positions:
             deadline,
         )
         reader.committed = offset
-
-    async def unsubscribe(self, topic: str, partition: str, mode: Mode, group: str | None) -> None:
-        """Undo what reading needed. It is no loss if nobody hears it: the controller sees who is gone."""
-        request = UnSub(topic, self._consumer, mode, group or "default", partition)
-        try:
-            await self._cluster.ask_controller(request, Deadline(self._clock, LOOK_AGAIN_MS_MAX / 1000))
-        except ClymqError as error:
-            log.info("consumer %s: %s/%s stays subscribed: %s", self._consumer, topic, partition, error)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._clock, self._timeout)

@@ -32,7 +32,7 @@ from clymq.record import BatchBuilder
 from clymq.record.builder import check_table
 from clymq.record.elements import Headers, check_columns
 from clymq.record.layout import CODECS
-from clymq.types import Ack, check_name
+from clymq.types import Ack, check_ack, check_name
 
 log = logging.getLogger("clymq.client")
 
@@ -88,7 +88,7 @@ class AsyncProducer:
             self._cluster,
             accumulator,
             producer=self.name,
-            ack=None if ack is None else Ack(ack),
+            ack=None if ack is None else check_ack(ack, may_be_unset=False),
             codec=codec,
             in_flight_max=in_flight_max,
             timeout=timeout,

@@ -96,8 +96,8 @@ class RangeReader:
         await self._reader.seek(min(offset, self.end))
 
     async def close(self) -> None:
-        """Stop reading."""
-        await self._reader.close()
+        """Stop reading; its subscription stays: others read in the same name, at the same time."""
+        await self._reader.stop()
 
     def _taken(self, messages_max: int, bytes_max: int) -> list[Run]:
         runs: list[Run] = []

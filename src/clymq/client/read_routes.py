@@ -1,15 +1,16 @@
 """Where to read: which block of a partition holds an offset, and who has it.
 
-Reading needs a subscription. One that reads without having subscribed gets it here, and has to undo it when it is done.
+Reading needs a subscription. One that reads without having subscribed gets it here, and undoes it when it leaves.
 """
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from clymq import errors
-from clymq.client.cluster import Cluster
+from clymq.client.cluster import LOOK_AGAIN_MS_MAX, Cluster
 from clymq.client.waiting import Deadline
 from clymq.errors import (
     ClymqError,
@@ -20,8 +21,10 @@ from clymq.errors import (
     UnknownServerError,
 )
 from clymq.protocol.broker import OFFSET_UNKNOWN, FindOffset, OffsetFound
-from clymq.protocol.controller import ConGetBroker, ReadRoute, Sub
+from clymq.protocol.controller import ConGetBroker, ReadRoute, Sub, UnSub
 from clymq.types import Mode
+
+log = logging.getLogger("clymq.client")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,8 +35,7 @@ class ReadRoutes:
     def __init__(
         self, cluster: Cluster, topic: str, partition: str, *, consumer: str, group: str, mode: Mode = Mode.PSB_PULL
     ) -> None:
-        self.subscribed = False
-        """It had to subscribe."""
+        self._has_to_leave = False
         self._cluster = cluster
         self._topic = topic
         self._partition = partition
@@ -55,8 +57,8 @@ class ReadRoutes:
             routes = (await self._cluster.ask_controller(request, deadline)).routes
         except NotSubscribed:
             subscribe = Sub(self._topic, self._consumer, self._mode, self._group, self._partition)
+            self._has_to_leave = True  # BEFORE it is asked for: who is cancelled meanwhile does not hear the answer
             await self._cluster.ask_controller(subscribe, deadline)
-            self.subscribed = True
             routes = (await self._cluster.ask_controller(request, deadline)).routes
         for route in routes:
             if route.partition == self._partition:
@@ -64,6 +66,17 @@ class ReadRoutes:
                     raise _error_of(route, offset)
                 return route
         raise UnknownPartition(f"{self._topic} has no partition {self._partition}")
+
+    async def leave(self) -> None:
+        """Undo the subscription, if there was none before. Nobody waits for long if no controller answers."""
+        if not self._has_to_leave:
+            return
+        self._has_to_leave = False
+        request = UnSub(self._topic, self._consumer, self._mode, self._group, self._partition)
+        try:
+            await self._cluster.ask_controller(request, Deadline(self._cluster.clock, LOOK_AGAIN_MS_MAX / 1000))
+        except ClymqError as error:
+            log.info("consumer %s: %s/%s stays subscribed: %s", self._consumer, self._topic, self._partition, error)
 
     async def offset_at(self, time_us: int, first: int, deadline: Deadline) -> int:
         """Return the offset of the first message that is not earlier than a time; the end if all are.

@@ -68,7 +68,6 @@ class PartitionReader:
         """What stands in the way at the moment."""
         self.seeks = 0
         """How often the user has gone elsewhere."""
-        self.mode = mode
         self._routes = ReadRoutes(cluster, topic, partition, consumer=consumer, group=group or "default", mode=mode)
         self._cluster = cluster
         self._clock = cluster.clock
@@ -102,7 +101,7 @@ class PartitionReader:
 
     async def seek(self, offset: int) -> None:
         """Go on at another offset, and forget what was read ahead."""
-        await self.close()
+        await self.stop()
         self._kept.clear()
         self._kept_bytes = 0
         self.position = self._taken = self._fetched = offset
@@ -112,17 +111,17 @@ class PartitionReader:
         self.seeks += 1
         self.start()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Stop reading."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    @property
-    def subscribed(self) -> bool:
-        """Whether it had to subscribe, which whoever closes it has to undo."""
-        return self._routes.subscribed
+    async def close(self) -> None:
+        """Stop reading, and leave no trace of it: a subscription that it had to make is undone."""
+        await self.stop()
+        await self._routes.leave()
 
     @property
     def asked(self) -> str:

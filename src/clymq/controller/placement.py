@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from clymq.controller.ring import Ring
-from clymq.errors import NotEnoughReplicas
+from clymq.errors import InvalidState, NotEnoughReplicas
 
 
 class Seat(NamedTuple):
@@ -37,6 +37,16 @@ def key_of(topic: str, partition: str) -> str:
 def usable(seats: Mapping[str, Seat]) -> list[str]:
     """Return the brokers that may be chosen for anything, by name."""
     return sorted(name for name, seat in seats.items() if seat.online and not seat.draining)
+
+
+def check_dupnum(dupnum: int, seats: Mapping[str, Seat]) -> None:
+    """Refuse a number of replicas that no cluster of these brokers can have."""
+    if dupnum < 1:
+        raise InvalidState(f"{dupnum} replicas are too few; at least 1 is needed")
+    if dupnum > len(seats):
+        raise NotEnoughReplicas(
+            f"{dupnum} replicas are asked for; there are {len(seats)} brokers, {len(usable(seats))} of them online"
+        )
 
 
 def place(

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from clymq.controller.chains import Chains, View
 from clymq.controller.intents import Wish, intend, plan
 from clymq.controller.moves import Moves
-from clymq.controller.placement import usable
+from clymq.controller.placement import check_dupnum, usable
 from clymq.controller.roster import Attendance, Roster
 from clymq.errors import DataLost, InvalidRequest, InvalidState, NotEnoughReplicas, PartitionUnset
 from clymq.metadata.catalog import Catalog
@@ -48,8 +48,6 @@ class States:
             raise InvalidState(
                 f"{request.topic}/{request.partition} cannot go to state {request.option}; -1, 0 and 1 are allowed"
             )
-        if request.dupnum is not None and request.dupnum < 1:
-            raise InvalidState(f"{request.dupnum} replicas are too few; at least 1 is needed")
 
         async def decide(view: View, roster: Roster) -> str | Wish:
             partition = view.partition.value
@@ -157,14 +155,10 @@ class States:
 
 
 def _dupnum(request: SetPartitionState, view: View, roster: Roster) -> int:
-    able = len(usable(roster.seats()))
     if request.dupnum is None:
         known = view.partition.value.dupnum if view.begun else 0
-        return known or min(DUPNUM_DEFAULT, max(able, 1))
-    if request.dupnum > len(roster.members):
-        raise NotEnoughReplicas(
-            f"{request.dupnum} replicas are asked for; there are {len(roster.members)} brokers, {able} of them online"
-        )
+        return known or min(DUPNUM_DEFAULT, max(len(usable(roster.seats())), 1))
+    check_dupnum(request.dupnum, roster.seats())
     return request.dupnum
 
 

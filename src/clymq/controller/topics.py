@@ -17,6 +17,7 @@ from clymq.controller.chains import Chains
 from clymq.controller.moves import Moves, Spawn
 from clymq.controller.nudges import Nudges
 from clymq.controller.pacing import within
+from clymq.controller.placement import check_dupnum, key_of, place
 from clymq.controller.roster import Attendance
 from clymq.errors import (
     ClymqError,
@@ -79,6 +80,8 @@ class Topics:
         settings = topic_settings(request.settings, self._config)
         if request.topic in self._deletions:
             await self._deleted(request.topic)
+        if request.topic not in await self._catalog.topics():
+            await self._check_room(request)
         proposed = Topic(name=request.topic, id=f"{self._chance.getrandbits(64):016x}", settings=dict(settings))
         topic, created = await self._catalog.create_topic(proposed)
         if topic.value.deleting:
@@ -89,6 +92,19 @@ class Topics:
                 f"topic {request.topic} is there with other settings: {topic.value.settings}", hint="alter it instead"
             )
         return TopicMade(topic.value.id, created)
+
+    async def _check_room(self, request: CreateTopic) -> None:
+        """Refuse a topic whose partitions would be refused, BEFORE there is anything of it."""
+        limit = self._config.partitions_per_topic_max
+        if request.partitions > limit:
+            raise TooManyPartitions(
+                f"topic {request.topic} would have {request.partitions} partitions; at most {limit} are allowed",
+                hint="raise partitions_per_topic_max, or use another topic",
+            )
+        if request.dupnum is not None:
+            seats = (await self._attendance.roster()).seats()
+            check_dupnum(request.dupnum, seats)
+            place(seats, key_of(request.topic, ""), request.dupnum)
 
     async def create_partition(self, request: CreatePart) -> PartitionMade:
         """Make a partition in state -2; one that is there is left as it is."""

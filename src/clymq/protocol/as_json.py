@@ -38,8 +38,19 @@ def message_of(name: str, text: str) -> Message:
 
 def json_of(reply: Reply) -> str:
     """Return a reply as one JSON document, every field of it."""
-    fields = {field: getattr(reply, field) for field in reply.__struct_fields__}
-    return msgspec.json.encode(fields).decode()
+    return msgspec.json.encode(_whole(reply)).decode()
+
+
+def _whole(value: Any) -> Any:
+    """Return structs with every field, whatever the wire omits: as an array where the wire has one."""
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _whole(getattr(value, name)) for name in value.__struct_fields__}
+        return list(fields.values()) if value.__struct_config__.array_like else fields
+    if isinstance(value, tuple | list):
+        return [_whole(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in value.items()}
+    return value
 
 
 def _in_order(kind: type[msgspec.Struct], fields: dict[str, Any]) -> Any:

@@ -247,10 +247,14 @@ class TopicMade(Reply, frozen=True):
 
 @verb(220)
 class CreateTopic(Request[TopicMade], frozen=True):
-    """Make a topic."""
+    """Make a topic; one that could not get the partitions that are to follow is refused, and nothing is stored."""
 
     topic: str
     settings: dict[str, Any] = field(default_factory=dict)
+    partitions: int = 0
+    """How many are to follow."""
+    dupnum: int | None = None
+    """How many replicas each of them is to have, if that is known."""
 
 
 class PartitionMade(Reply, frozen=True):

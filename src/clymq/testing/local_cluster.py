@@ -7,7 +7,8 @@ For tests of programs that use ClyMQ: one broker serves in a fraction of a secon
 loop of its own, so calls may come from any thread and with or without an event loop. They block; none takes long.
 
 Who is killed says nothing more to anybody: connections break, leadership is not handed over, the session runs out. Who
-is frozen does nothing at all until it is thawed. Cuts between servers need `ProcessCluster`.
+is frozen does nothing at all until it is thawed. Who is cut off from another has no connection with it: unlike in
+`ProcessCluster`, both are told at once. Each connection is broken, and refused, by the one of the two that opens it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
@@ -46,6 +47,8 @@ class LocalCluster(Opened):
         self._config = load(flags=config)
         self._servers: dict[str, _Server] = {}
         self._addresses: dict[str, str] = {}
+        # Who must not connect to which address. The servers' threads only ask whether a pair is in it.
+        self._cuts: set[tuple[str, str]] = set()
         self._leaders = Leaders()
         self.folder = Path()
 
@@ -55,6 +58,7 @@ class LocalCluster(Opened):
         """Start every server; if that fails, nothing is left."""
         self.folder = Path(tempfile.mkdtemp(prefix="clymq-"))
         self._addresses.clear()
+        self._cuts.clear()
         try:
             self.start(ZKSERVER)
             for name in self.brokers:
@@ -102,7 +106,8 @@ class LocalCluster(Opened):
     def start(self, name: str) -> None:
         """Start a server, where it was and with the data that it had, and wait until it serves."""
         assert name not in self._servers, f"{name} is running"
-        server = _Server(name, self._zkserver if name == ZKSERVER else self._broker, self._config.fsync_threads)
+        make = self._zkserver if name == ZKSERVER else self._broker
+        server = _Server(name, make, self._config.fsync_threads, self._cuts)
         server.start(self._addresses.get(name, ANY_PORT))
         self._servers[name] = server
         self._addresses[name] = server.address
@@ -128,11 +133,21 @@ class LocalCluster(Opened):
         self._servers[name].thaw()
 
     def partition(self, one: str, other: str) -> None:
-        """Refuse: the servers of one process cannot be cut off from each other."""
-        raise InvalidRequest(f"{one} and {other} share a process; ProcessCluster can cut them off from each other")
+        """Cut two servers off from each other, also if one is started again; a frozen one wakes up to that."""
+        for name in (one, other):
+            if name not in self._addresses:
+                raise InvalidRequest(f"there is no server {name}, only {', '.join(self._addresses)}")
+        if one == other:
+            raise InvalidRequest(f"{one} cannot be cut off from itself")
+        # BEFORE connections are broken, so that none is made in the place of another.
+        self._cuts.update({(one, self._addresses[other]), (other, self._addresses[one])})
+        for name in (one, other):
+            if name in self._servers:
+                self._servers[name].obey_cuts()
 
     def heal(self) -> None:
-        """Do nothing: nothing was cut."""
+        """Undo all cuts."""
+        self._cuts.clear()
 
     # --- Servers ---
 
@@ -177,11 +192,17 @@ class _Node(Protocol):
 class _Server:
     """One server on a thread of its own."""
 
-    def __init__(self, name: str, make: Callable[[str, Transport, RealFiles], _Node], sync_threads: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[str, Transport, RealFiles], _Node],
+        sync_threads: int,
+        cuts: Set[tuple[str, str]],
+    ) -> None:
         self._name = name
         self._make = make
         self._background = Background(f"clymq-{name}")
-        self._transport = _MutableTransport()
+        self._transport = _BreakableTransport(name, cuts)
         self._files = RealFiles(sync_threads=sync_threads)
         self._node: _Node | None = None
         self._thawed: threading.Event | None = None
@@ -218,7 +239,15 @@ class _Server:
         """Let it say nothing from now on, and hear nothing; a frozen one wakes up to that."""
         self._transport.is_muted = True
         self.thaw()
-        self._background.run(self._transport.silence())
+        self._background.run(self._break_connections())
+
+    def obey_cuts(self) -> None:
+        """Let it have no connection that is cut; a frozen one wakes up to that."""
+        if self._thawed is None:
+            self._background.run(self._break_connections())
+
+    async def _break_connections(self) -> None:
+        self._transport.break_connections()
 
     def freeze(self) -> None:
         if self._thawed is None:
@@ -235,22 +264,24 @@ class _Server:
         """Runs on the server's own event loop, so that nothing else does."""
         halted.set()
         thawed.wait()
-        if self._transport.is_muted:
-            self._transport.cut()
+        self._transport.break_connections()
 
 
-class _MutableTransport:
-    """TCP that can fall silent for good."""
+class _BreakableTransport:
+    """TCP that can fall silent for good, or be cut off from some addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, cuts: Set[tuple[str, str]]) -> None:
         self.is_muted = False
+        self._name = name
+        self._cuts = cuts
         self._inner = TcpTransport()
         self._listeners: list[Listener] = []
-        self._wires: WeakSet[Wire] = WeakSet()
+        self._accepted: WeakSet[Wire] = WeakSet()
+        self._opened: WeakSet[Wire] = WeakSet()
 
     async def listen(self, address: str, accept: Callable[[Wire], None]) -> Listener:
         def accepted(wire: Wire) -> None:
-            self._wires.add(wire)
+            self._accepted.add(wire)
             accept(wire)
 
         listener = await self._inner.listen(address, accepted)
@@ -260,7 +291,7 @@ class _MutableTransport:
     async def connect(self, address: str, timeout_ms: float) -> Wire:
         self._check(address)
         wire = await self._inner.connect(address, timeout_ms)
-        self._wires.add(wire)
+        self._opened.add(wire)
         try:
             self._check(address)
         except ConnectFailed:
@@ -271,13 +302,18 @@ class _MutableTransport:
     def _check(self, address: str) -> None:
         if self.is_muted:
             raise ConnectFailed(f"cannot connect to {address}: this server was killed")
+        if self._is_cut(address):
+            raise ConnectFailed(f"cannot connect to {address}: {self._name} was cut off from it")
 
-    async def silence(self) -> None:
-        self.cut()
+    def _is_cut(self, address: str) -> bool:
+        return (self._name, address) in self._cuts
 
-    def cut(self) -> None:
-        """Break all connections, and take no more; on the event loop that they belong to."""
-        for listener in self._listeners:
-            listener.close()
-        for wire in tuple(self._wires):
+    def break_connections(self) -> None:
+        """Break those that are cut; of a killed server all, and take no more. On the event loop that they belong to."""
+        broken = [wire for wire in self._opened if self._is_cut(wire.address)]
+        if self.is_muted:
+            for listener in self._listeners:
+                listener.close()
+            broken = [*self._accepted, *self._opened]
+        for wire in broken:
             wire.abort()

@@ -10,7 +10,15 @@ import pytest
 
 from clymq import Ack, AsyncAdmin, TopicInfo
 from clymq.clock import ManualClock, pause
-from clymq.errors import ClosedError, InvalidName, InvalidRequest, RequestTimeout, UnknownPartition, UnknownTopic
+from clymq.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidName,
+    InvalidRequest,
+    RequestTimeout,
+    UnknownPartition,
+    UnknownTopic,
+)
 from clymq.rpc.memory import MemoryNetwork
 from fake_cluster import CLIENT, FakeCluster
 from rpc_pair import virtually
@@ -159,15 +167,18 @@ def test_wrong_arguments_are_refused_before_anything_is_made() -> None:
     async def main(cluster: FakeCluster, admin: AsyncAdmin) -> None:
         with pytest.raises(InvalidName):
             await admin.create_topic("a/b")
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(InvalidRequest, match="partitions -1 must be from 0 to 1000000"):
             await admin.create_topic("t", partitions=-1)
         with pytest.raises(InvalidRequest):
             await admin.create_topic("t", partitions="abc")
         with pytest.raises(InvalidRequest):
             await admin.create_topic("t", partitions=["a", "a"])
-        with pytest.raises(ValueError, match="7"):
+        with pytest.raises(ConfigError, match="ack = 7: must be"):
             await admin.create_topic("t", ack=7)
+        with pytest.raises(ConfigError, match="ack = 'quorum': must be"):
+            await admin.set_partition_state("t", "0", ack="quorum")  # type: ignore[arg-type]
         assert not cluster.topics
+        assert not cluster.asked
         await admin.close()
         await pause(cluster.clock, 1)
         with pytest.raises(ClosedError):

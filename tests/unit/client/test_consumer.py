@@ -331,7 +331,29 @@ def test_a_consumer_subscribes_where_it_must_and_undoes_it() -> None:
                 await consumer.assign("t", "0")
                 check(await read(consumer, 10), 0)
                 assert cluster.subscribed == {("c", "0")}
+                await consumer.assign("t", "0", 5)
+                check(await read(consumer, 5), 5)
+                await consumer.seek("t", "0", 2)
             assert not cluster.subscribed
+
+    virtually(run)
+
+
+def test_a_consumer_that_is_closed_at_any_moment_leaves_no_subscription() -> None:
+    """Who is closed while it subscribes does not hear that it is subscribed."""
+
+    async def run(clock: ManualClock, network: MemoryNetwork) -> None:
+        async with FakeCluster(clock, network) as cluster:
+            cluster.create("t")
+            cluster.needs_subscription = True
+            for turns in range(200):
+                consumer = AsyncConsumer(cluster.bootstrap, name="c", surroundings=cluster.surroundings())
+                await consumer.assign("t", "0", 0)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await consumer.close()
+                assert not cluster.subscribed, f"closed after {turns} turns"
+            assert cluster.asked["UnSub"] > 10
 
     virtually(run)
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import clymq
-from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer
+from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer, errors
 
 
 def test_every_public_name_is_there() -> None:
@@ -21,6 +21,26 @@ def test_every_public_name_is_there() -> None:
         assert name in dir(clymq)
     with pytest.raises(AttributeError, match="Nothing"):
         _ = clymq.Nothing  # type: ignore[attr-defined]
+
+
+def test_every_error_is_there_by_its_name_and_nothing_else_of_their_module() -> None:
+    kinds = {name: kind for name, kind in vars(errors).items() if getattr(kind, "code", "") == name}
+    assert {"ClymqError", "UnknownTopic", "BrokerReplaced"} <= kinds.keys()
+    for name, kind in kinds.items():
+        assert getattr(clymq, name) is kind
+        assert name not in clymq.__all__
+    for name in ("ClassVar", "Iterable", "reprlib", "_SHORT"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(clymq, name)
+
+
+def test_an_error_is_imported_from_the_root_and_brings_only_the_errors() -> None:
+    program = (
+        "import sys, clymq; before = set(sys.modules); from clymq import UnknownTopic; "
+        "print(sorted(n for n in set(sys.modules) - before if 'clymq' in n), 'clymq.errors' in before, clymq.errors)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith("['clymq.errors'] False <module 'clymq.errors'")
 
 
 def test_importing_the_root_loads_neither_the_client_nor_arrow() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from clymq import Ack, AsyncProducer, Receipt, Receipts
+from clymq import Ack, AsyncProducer, Producer, Receipt, Receipts
 from clymq.client.partitioning import partition_of
 from clymq.client.producer import IN_FLIGHT_MAX, PIECES_AHEAD
 from clymq.client.sender import EARLY_BYTES
@@ -588,11 +588,12 @@ def test_wrong_values_are_refused_where_they_are_given() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"linger_ms": -1}, {"batch_bytes": 0}, {"buffer_bytes_max": 0}, {"in_flight_max": 9}, {"timeout": 0},
-     {"codec": "gzip"}],
+     {"codec": "gzip"}, {"ack": 7}, {"ack": -2}, {"ack": Ack.UNSET}, {"ack": "quorum"}],
 )  # fmt: skip
 def test_an_option_out_of_bounds_is_named(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        AsyncProducer("h:1", **options)
+    for kind in (AsyncProducer, Producer):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            kind("h:1", **options)
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

@@ -91,6 +91,27 @@ def test_row_8_the_partition_past_the_limit_is_a_clear_error() -> None:
     run(test, partitions_per_topic_max=2)
 
 
+def test_a_topic_that_cannot_get_its_partitions_is_refused_before_there_is_anything_of_it() -> None:
+    async def test(world: World) -> None:
+        refused: list[tuple[dict[str, Any], type[Exception]]] = [
+            ({"partitions": 3}, TooManyPartitions),
+            ({"partitions": 1, "dupnum": 0}, InvalidState),
+            ({"partitions": 1, "dupnum": 4}, NotEnoughReplicas),
+        ]
+        for wanted, error in refused:
+            with pytest.raises(error):
+                await world.ask(CreateTopic("t", **wanted))
+            assert (await world.ask(ListTopics())).topics == ()
+        assert (await world.ask(CreateTopic("t", partitions=2, dupnum=3))).created
+        await world.kill_broker("Broker2")
+        with pytest.raises(NotEnoughReplicas):
+            await world.ask(CreateTopic("u", partitions=1, dupnum=3))
+        # What is there is there, whatever may be wrong with it now.
+        assert not (await world.ask(CreateTopic("t", partitions=2, dupnum=3))).created
+
+    run(test, partitions_per_topic_max=2)
+
+
 def test_row_9_the_leaders_address_or_an_error_that_says_why_there_is_none() -> None:
     async def test(world: World) -> None:
         await world.ask(CreateTopic("t"))
