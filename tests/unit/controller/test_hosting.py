@@ -161,14 +161,19 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_not_paired_with_the_parti
     run(test)
 
 
+async def rolled(world: World, times: int) -> None:
+    """Make a partition with so many sealed blocks of ten messages."""
+    view = await world.make()
+    for block in range(1, times + 1):
+        world.brokers.append(view.partition.value.uid, block, 10)
+        await world.ask(roll(await world.settled()))
+        await world.until_true(partial(at_block, world, block + 1), "it has rolled")
+    await world.settled()
+
+
 def test_a_long_chain_is_read_in_few_round_trips() -> None:
     async def test(world: World) -> None:
-        view = await world.make()
-        for block in range(1, 21):
-            world.brokers.append(view.partition.value.uid, block, 10)
-            await world.ask(roll(await world.settled()))
-            await world.until_true(partial(at_block, world, block + 1), "it has rolled")
-        await world.settled()
+        await rolled(world, 20)
         store = _RoundTrips(world.catalog.store)
         (found,) = await Chains(Catalog(store)).all_views()  # type: ignore[arg-type]
         assert [sealed.block.block for sealed in found.sealed] == list(range(1, 21))
@@ -183,12 +188,7 @@ def test_what_a_change_leaves_behind_is_what_a_reader_finds_and_need_not_be_read
     """Chaos, ZooKeeper, fetch, seed 4005: a chain that was mended block by block was read whole for each block."""
 
     async def test(world: World) -> None:
-        view = await world.make()
-        for block in range(1, 11):
-            world.brokers.append(view.partition.value.uid, block, 10)
-            await world.ask(roll(await world.settled()))
-            await world.until_true(partial(at_block, world, block + 1), "it has rolled")
-        await world.settled()
+        await rolled(world, 10)
         for name in list(world.controllers):
             await world.kill_controller(name)
         store = _RoundTrips(world.catalog.store)
