@@ -43,7 +43,7 @@ from clymq.protocol.verbs import Done
 from clymq.record import Batch, Kind, producer_id
 from clymq.replication.entries import BeLeader, Commit, Entry, Genesis, batch_of
 from clymq.replication.machine import PartitionMachine
-from clymq.replication.producers import Initialised
+from clymq.replication.producers import NEWCOMER, Claim, Initialised
 from clymq.rpc import Endpoint, Server
 from clymq.rpc.memory import MemoryNetwork
 from clymq.rpc.peer import Call
@@ -153,9 +153,9 @@ class FakePartition:
         self.leader = leader
         self._begin_block(seal.snapshot)
 
-    def init(self, producer: str) -> Initialised:
+    def init(self, producer: str, claim: Claim = NEWCOMER) -> Initialised:
         """Give a producer its next epoch: what a second process of the same name does."""
-        entry = self.machine.init_producer(producer_id(producer), now=self.clock.wall_us())
+        entry = self.machine.init_producer(producer_id(producer), claim, now=self.clock.wall_us())
         ready = self._write(entry)
         assert isinstance(ready, Initialised)
         self.epochs.append(ready.epoch)
@@ -584,7 +584,7 @@ def _status(partition: FakePartition) -> asked.PartitionStatus:
 def _init(partition: FakePartition, call: Call) -> None:
     if partition.refuse:
         raise partition.refuse.popleft()
-    ready = partition.init(call.request.producer)
+    ready = partition.init(call.request.producer, Claim(call.request.life, call.request.epoch))
     stored = tuple(StoredBatch(kept.cmdindex, kept.count, kept.base_offset) for kept in ready.kept)
     call.reply(ProducerReady(ready.epoch, ready.next, stored))
 

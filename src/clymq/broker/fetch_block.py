@@ -22,6 +22,7 @@ from clymq.replication.entries import Entry
 from clymq.replication.fetch_driver import FetchDriver
 from clymq.replication.fetch_surroundings import PulledBatches
 from clymq.replication.machine import Elected, PartitionMachine
+from clymq.replication.producers import Claim
 from clymq.replication.raft_partition import Stored
 from clymq.rpc.peer import Call
 from clymq.storage.block import Block
@@ -101,7 +102,8 @@ class FetchBlock:
     def init_producer(self, call: Call) -> None:
         """Give a producer its next epoch."""
         request: InitProducer = call.request
-        self.driver.init_producer(producer_id(request.producer), lambda outcome: answer_epoch(call, outcome))
+        claim = Claim(request.life, request.epoch)
+        self.driver.init_producer(producer_id(request.producer), lambda outcome: answer_epoch(call, outcome), claim)
 
     def pull(self, call: Call) -> None:
         """Answer with what is visible from an offset on, or wait for it."""

@@ -25,7 +25,7 @@ from clymq.record import producer_id
 from clymq.record.batch import Batch
 from clymq.replication.entries import Entry
 from clymq.replication.machine import Elected
-from clymq.replication.producers import Initialised
+from clymq.replication.producers import Claim, Initialised
 from clymq.replication.raft_driver import RaftDriver
 from clymq.replication.raft_partition import RaftPartition, Stored
 from clymq.rpc.peer import Call
@@ -91,7 +91,8 @@ class RaftBlock:
     def init_producer(self, call: Call) -> None:
         """Give a producer its next epoch."""
         request: InitProducer = call.request
-        self._partition.init_producer(producer_id(request.producer), lambda outcome: answer_epoch(call, outcome))
+        claim = Claim(request.life, request.epoch)
+        self._partition.init_producer(producer_id(request.producer), lambda outcome: answer_epoch(call, outcome), claim)
 
     def pull(self, call: Call) -> None:
         """Answer with what is there from an offset on, or wait for it."""

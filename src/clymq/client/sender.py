@@ -65,6 +65,8 @@ class SenderOptions:
     ack: Ack | None
     codec: str
     in_flight_max: int
+    life: int
+    """Of all that have had the producer's name: a number that no other has."""
     timeout_ms: float
     settle: Callable[[Draft, Outcome], None]
     """Called once for each draft that was offered."""
@@ -302,7 +304,10 @@ class PartitionSender:
         """Ask where we stand; settle what is stored, and give the rest new numbers, in the same order."""
         numbering, lost_before = self.numbering, self.numbering.lost_messages
         was_here = numbering.epoch is not None
-        request = InitProducer(self.topic, self.partition, route.uid, self._options.producer)
+        options = self._options
+        request = InitProducer(
+            self.topic, self.partition, route.uid, options.producer, life=options.life, epoch=numbering.epoch or 0
+        )
         numbering.ask_epoch()
         ready = (await peer.ask(request, timeout_ms=self._cluster.config.request_ms_max)).reply
         error = numbering.begin_epoch(ready, self._ack(route))

@@ -91,12 +91,20 @@ class ProducerReady(Reply, frozen=True):
 
 @verb(101)
 class InitProducer(Request[ProducerReady], frozen=True):
-    """Fence older processes of this producer and learn where it stands."""
+    """Fence older processes of this producer and learn where it stands.
+
+    Who asks again says which life of the producer it is and which epoch it had: if another life has come since, it is
+    fenced itself (`ProducerFenced`), and nothing changes.
+    """
 
     topic: str
     partition: str
     uid: str
     producer: str
+    life: int = 0
+    """A random number of the process, or rather of its producer; 0: not said."""
+    epoch: int = 0
+    """The last epoch that this life was given here; 0: none."""
 
 
 @verb(102)

@@ -40,6 +40,7 @@ REASON_CHARACTERS_MAX: Final = 256
 
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Epoch = Annotated[int, Meta(ge=1, le=EPOCH_MAX)]
+Life = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 ProducerId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 GroupName = Annotated[str, Meta(min_length=1, max_length=200)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)]
@@ -96,6 +97,8 @@ class Producer(_Entry, frozen=True):
     producer: ProducerId
     epoch: Epoch
     expired: tuple[ProducerId, ...] = ()
+    life: Life = 0
+    """Which life of the producer has asked for it; 0: it has not said."""
 
 
 class Prepare(_Entry, frozen=True):

@@ -46,6 +46,7 @@ from clymq.replication.fetch_source import FetchSource
 from clymq.replication.fetch_surroundings import FetchPlace, PullDone
 from clymq.replication.machine import PartitionMachine
 from clymq.replication.mend import SealMark, is_whole
+from clymq.replication.producers import NEWCOMER, Claim
 from clymq.replication.raft_partition import AnswerAll, Begin
 
 log = logging.getLogger("clymq.replication")
@@ -95,9 +96,9 @@ class FetchDriver:
         """Store batches that have passed the door's checks; a refusal is raised, all else is answered together."""
         self._leading().push(batches, ack, answer)
 
-    def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
+    def init_producer(self, producer: bytes, answer: Callable[[object], None], claim: Claim = NEWCOMER) -> None:
         """Give a producer its next epoch; the answer is `Initialised`, or an error."""
-        self._leading().init_producer(producer, answer)
+        self._leading().init_producer(producer, answer, claim)
 
     def write(self, entry: Entry, answer: Callable[[object], None], *, visible: bool = False) -> None:
         """Put a control entry into the log; with `visible`, answered when a majority holds it."""

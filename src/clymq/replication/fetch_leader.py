@@ -39,7 +39,7 @@ from clymq.replication.entries import BeLeader, Entry, Genesis
 from clymq.replication.fetch_log import FetchLog, control
 from clymq.replication.fetch_surroundings import FetchPlace
 from clymq.replication.machine import Answer, Elected
-from clymq.replication.producers import OFFSET_UNKNOWN
+from clymq.replication.producers import NEWCOMER, OFFSET_UNKNOWN, Claim
 from clymq.replication.raft_partition import AnswerAll, Begin, Stored
 from clymq.types import Ack
 
@@ -125,10 +125,10 @@ class FetchLeader:
             if self._arrived:
                 self._write_soon()  # BEHIND the note of who waits for it; also for those before one that was refused
 
-    def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
+    def init_producer(self, producer: bytes, answer: Callable[[object], None], claim: Claim = NEWCOMER) -> None:
         """Give a producer its next epoch; the answer is `Initialised`, or an error."""
         self.check_open()
-        self.write(self._machine.init_producer(producer, now=self._place.around.clock.wall_us()), answer)
+        self.write(self._machine.init_producer(producer, claim, now=self._place.around.clock.wall_us()), answer)
 
     def write(self, entry: Entry, answer: Callable[[object], None], *, visible: bool = False) -> None:
         """Put a control entry into the log; the answer is what the machine says to it, or an error.

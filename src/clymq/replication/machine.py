@@ -43,7 +43,15 @@ from clymq.replication.entries import (
     corrupt,
     decode,
 )
-from clymq.replication.producers import Duplicate, Initialised, Producers, ProducerState, Submitted
+from clymq.replication.producers import (
+    NEWCOMER,
+    Claim,
+    Duplicate,
+    Initialised,
+    Producers,
+    ProducerState,
+    Submitted,
+)
 
 PRODUCERS_MAX: Final = 10_000
 PRODUCER_IDLE_MS_MAX: Final = 7 * 24 * 3600 * 1000
@@ -230,10 +238,13 @@ class PartitionMachine:
             self._check_seal(index, entry, batch)
             self._submitted_seal = True
 
-    def init_producer(self, producer: bytes, *, now: int) -> Producer:
-        """Return the entry to propose for InitProducer; `apply` answers it. `now` is in microseconds."""
+    def init_producer(self, producer: bytes, claim: Claim = NEWCOMER, *, now: int) -> Producer:
+        """Return the entry to propose for InitProducer; `apply` answers it. `now` is in microseconds.
+
+        Raise `ProducerFenced` if another life of the producer has come since the one that asks was here.
+        """
         return self._open().next_epoch(
-            producer, idle_before=now - self._producer_idle_us_max, producers_max=self._producers_max
+            producer, claim, idle_before=now - self._producer_idle_us_max, producers_max=self._producers_max
         )
 
     def dead(self, group: str, offsets: Range, reason: str, deliveries: int = 0, *, block: int = 1) -> Dead:

@@ -32,7 +32,7 @@ from clymq.errors import (
     UnknownProducer,
 )
 from clymq.record import Flag, Header
-from clymq.replication.entries import EPOCH_MAX, NUMBER_MAX, Epoch, Number, Producer, ProducerId
+from clymq.replication.entries import EPOCH_MAX, NUMBER_MAX, Epoch, Life, Number, Producer, ProducerId
 
 # Not a setting: replicas that kept different numbers of batches would differ in their state.
 KEPT_BATCHES: Final = 8
@@ -76,6 +76,8 @@ class ProducerState(Struct, array_like=True, frozen=True, forbid_unknown_fields=
     last: Number
     append_time: int
     kept: Annotated[tuple[StoredBatch, ...], Meta(max_length=KEPT_BATCHES)]
+    life: Life = 0
+    """Who was given the epoch."""
 
     def is_followed_by(self, header: Header) -> bool:
         """Whether a batch of this producer carries the next number, or for a SPARSE one any higher number."""
@@ -85,7 +87,7 @@ class ProducerState(Struct, array_like=True, frozen=True, forbid_unknown_fields=
         """Return the state once a batch that follows is stored."""
         stored = StoredBatch(header.cmdindex, header.count, header.base_offset, bool(header.flags & _SPARSE))
         kept = self.kept[1 - KEPT_BATCHES :] + (stored,)  # noqa: RUF005 half the cost of unpacking, for each batch
-        return ProducerState(self.epoch, last_cmdindex(header), header.append_time, kept)
+        return ProducerState(self.epoch, last_cmdindex(header), header.append_time, kept, self.life)
 
     def base_offset_of(self, header: Header) -> int:
         """Return where a duplicate went; unknown if it is no longer kept, or was cut differently then."""
@@ -98,6 +100,28 @@ class ProducerState(Struct, array_like=True, frozen=True, forbid_unknown_fields=
             elif ahead >= 0 and ahead + header.count <= stored.count:
                 return stored.base_offset + ahead
         return OFFSET_UNKNOWN
+
+
+class Claim(Struct, frozen=True, gc=False):
+    """Who asks for an epoch: which life of the producer, and which epoch it was last given here; 0: none."""
+
+    life: int = 0
+    epoch: int = 0
+
+    def is_outlived_by(self, state: ProducerState) -> bool:
+        """Whether another life has asked since this one was given its epoch.
+
+        Numbers alone do not tell: an epoch above ours may be our own, whose answer was lost. A lower one went with a
+        fetch leader.
+        """
+        if not self.epoch:
+            return False  # whoever begins fences all before it
+        if not self.life or not state.life:
+            return state.epoch > self.epoch
+        return state.life != self.life and state.epoch >= self.epoch
+
+
+NEWCOMER: Final = Claim()
 
 
 class Producers(Struct, forbid_unknown_fields=True):
@@ -129,7 +153,7 @@ class Producers(Struct, forbid_unknown_fields=True):
             raise CorruptBatch("epoch", f"{entry.epoch} is not above the one before")
         self.expire(entry.expired)
         last, kept = (known.last, known.kept) if known else (0, ())
-        self.by_id[entry.producer] = ProducerState(entry.epoch, last, append_time, kept)
+        self.by_id[entry.producer] = ProducerState(entry.epoch, last, append_time, kept, entry.life)
         return Initialised(entry.epoch, last + 1, kept)
 
     def expire(self, expired: Iterable[bytes]) -> None:
@@ -192,10 +216,17 @@ class Submitted:
         for producer in entry.expired:
             self._in_flight.pop(producer, None)
 
-    def next_epoch(self, producer: bytes, *, idle_before: int, producers_max: int) -> Producer:
+    def next_epoch(self, producer: bytes, claim: Claim = NEWCOMER, *, idle_before: int, producers_max: int) -> Producer:
         """Return the entry to propose for InitProducer, above all epochs that are in the log or on their way there."""
+        if not 0 <= claim.life <= NUMBER_MAX or not 0 <= claim.epoch <= EPOCH_MAX:
+            raise InvalidRequest(f"life {claim.life} goes from 0 to {NUMBER_MAX}, epoch {claim.epoch} to {EPOCH_MAX}")
         expired = tuple(each for each in self.producers.idle(idle_before) if each != producer)
         known = self.producers.by_id.get(producer)
+        if known is not None and claim.is_outlived_by(known):
+            raise ProducerFenced(
+                f"epoch {claim.epoch} of producer {producer.hex()} has passed; another life of it has {known.epoch}",
+                hint="another process uses this producer name",
+            )
         if known is None and len(self.producers.by_id) - len(expired) >= producers_max:
             raise TooManyProducers(
                 f"the partition has {producers_max} producers, none of them idle for long enough to be dropped",
@@ -206,7 +237,7 @@ class Submitted:
             raise InvalidRequest(
                 f"producer {producer.hex()} has used up its {EPOCH_MAX} epochs", hint="use another name"
             )
-        return Producer(producer=producer, epoch=epoch, expired=expired)
+        return Producer(producer=producer, epoch=epoch, expired=expired, life=claim.life)
 
     def _state_of(self, header: Header) -> ProducerState:
         """Return the producer's state if the batch was made under its present epoch."""

@@ -22,6 +22,7 @@ from clymq.raft.messages import Kind
 from clymq.record.batch import Batch
 from clymq.replication.entries import BeLeader, Entry, Genesis, HandOver, batch_of
 from clymq.replication.machine import Elected, PartitionMachine
+from clymq.replication.producers import NEWCOMER, Claim
 from clymq.replication.raft_driver import Applied, RaftDriver
 
 BEGIN_AGAIN_MS: Final = 100
@@ -92,10 +93,10 @@ class RaftPartition:
         else:
             driver.when_applied(last, lambda outcome: answer(outcome if isinstance(outcome, ClymqError) else stored))
 
-    def init_producer(self, producer: bytes, answer: Callable[[object], None]) -> None:
+    def init_producer(self, producer: bytes, answer: Callable[[object], None], claim: Claim = NEWCOMER) -> None:
         """Give a producer its next epoch; the answer is `Initialised`, or an error."""
         self.check_open()
-        self.write(self.machine.init_producer(producer, now=self._clock.wall_us()), answer)
+        self.write(self.machine.init_producer(producer, claim, now=self._clock.wall_us()), answer)
 
     def write(self, entry: Entry, answer: Callable[[object], None]) -> None:
         """Put a control entry into the log; the answer is what the machine says when it is applied, or an error."""

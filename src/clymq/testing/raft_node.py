@@ -33,6 +33,7 @@ from clymq.replication.consensus_links import ConsensusLinks, handlers
 from clymq.replication.entries import Genesis
 from clymq.replication.hosted import Hosted
 from clymq.replication.machine import PartitionMachine
+from clymq.replication.producers import Claim
 from clymq.replication.raft_driver import INCARNATION_MAX
 from clymq.replication.raft_host import RaftHost
 from clymq.replication.raft_partition import RaftPartition
@@ -152,8 +153,10 @@ class RaftProcess:
         partition.push(batches, lambda outcome: answer_push(call, batches, outcome))
 
     def _init_producer(self, call: Call) -> None:
-        partition = self._partition(call.request.topic)
-        partition.init_producer(producer_id(call.request.producer), lambda outcome: answer_epoch(call, outcome))
+        request: InitProducer = call.request
+        claim = Claim(request.life, request.epoch)
+        partition = self._partition(request.topic)
+        partition.init_producer(producer_id(request.producer), lambda outcome: answer_epoch(call, outcome), claim)
 
     def _pull(self, call: Call) -> None:
         """Read what is committed, from the leader only: nothing here waits."""

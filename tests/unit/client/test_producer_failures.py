@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 
 import pytest
 
@@ -15,12 +16,14 @@ from clymq.errors import (
     DataLost,
     InvalidRequest,
     NotReady,
+    OutOfSequence,
     Overloaded,
     PartitionUnset,
     ProducerFenced,
     RequestTimeout,
     TooManyProducers,
 )
+from clymq.replication.producers import Claim
 from clymq.rpc.memory import MemoryNetwork
 from fake_cluster import CLIENT, FakeCluster, FakePartition
 from rpc_pair import until, virtually
@@ -319,6 +322,30 @@ def test_a_zombie_that_asks_for_a_new_epoch_finds_out_that_it_is_one() -> None:
                 await main(cluster, producer)
 
     virtually(run)
+
+
+def test_a_zombie_whose_questions_were_lost_does_not_take_the_epoch_of_its_successor_for_its_own() -> None:
+    """Chaos, embedded, raft, seed 5001: it fenced its successor, and took the successor's messages for its own."""
+
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
+        await producer.push("t", b"mine")
+
+        class Refused(deque[ClymqError]):
+            def popleft(self) -> ClymqError:
+                error = super().popleft()
+                if not self:
+                    partition.init("p", Claim(life=9))  # the successor comes between two questions of the zombie
+                return error
+
+        lost = NotReady("nobody hears it")
+        partition.refuse = Refused([OutOfSequence("who knows", expected=2), lost, lost, lost])
+        with pytest.raises(ProducerFenced):
+            await producer.push("t", b"zombie")
+        assert partition.values() == [b"mine"]
+        assert partition.epochs == [1, 2]
+
+    producing(main, name="p")
 
 
 def test_a_fenced_producer_asks_for_no_epoch_which_would_fence_its_successor() -> None:

@@ -17,7 +17,7 @@ from clymq.errors import (
 from clymq.record import Batch
 from clymq.replication.entries import EPOCH_MAX, Producer, batch_of
 from clymq.replication.machine import PartitionMachine
-from clymq.replication.producers import KEPT_BATCHES, Duplicate, Initialised, Producers, StoredBatch, Submitted
+from clymq.replication.producers import KEPT_BATCHES, Claim, Duplicate, Initialised, Producers, StoredBatch, Submitted
 from unit.replication.leader import DAY_US, HOUR_US, Leader, data, named
 
 
@@ -317,6 +317,51 @@ def test_two_processes_that_initialise_at_once_get_different_epochs(leader: Lead
     assert [leader.apply(1), leader.apply(1)] == [Initialised(2, 1, ()), Initialised(3, 1, ())]
     with pytest.raises(ProducerFenced):
         leader.push("p", 1, epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("present", "claim", "fenced"),
+    [
+        (Claim(7), Claim(8), False),  # whoever begins fences all before it
+        (Claim(7), Claim(7, 1), False),  # it asks again: the answer was lost
+        (Claim(7), Claim(7, 2), False),
+        (Claim(7), Claim(8, 1), True),  # another life has come since
+        (Claim(7), Claim(8, 2), True),  # and was given the same number, when ours was lost with a fetch leader
+        (Claim(7), Claim(8, 3), False),  # ours was lost, and nobody has come since
+        (Claim(0), Claim(8, 1), True),  # who does not say which life it is has its epochs only
+        (Claim(0), Claim(8, 2), False),
+        (Claim(7), Claim(0, 1), True),
+        (Claim(7), Claim(0, 2), False),
+    ],
+)
+def test_who_asks_again_is_given_an_epoch_unless_another_life_has_come_since(
+    leader: Leader, present: Claim, claim: Claim, fenced: bool
+) -> None:
+    leader.push("p", 1)
+    leader.propose(leader.machine.init_producer(named("p"), present, now=leader.now))
+    if fenced:
+        with pytest.raises(ProducerFenced, match="another process"):
+            leader.machine.init_producer(named("p"), claim, now=leader.now)
+    else:
+        assert leader.machine.init_producer(named("p"), claim, now=leader.now).epoch == 3
+
+
+def test_the_life_of_a_producer_outlives_its_batches_and_its_block(leader: Leader) -> None:
+    leader.propose(leader.machine.init_producer(named("p"), Claim(7), now=leader.now))
+    leader.apply()
+    leader.push("p", 1, epoch=2)
+    leader.apply()
+    restored = PartitionMachine()
+    restored.restore(leader.machine.checkpoint())
+    assert restored._state.producers.by_id[named("p")].life == 7
+    with pytest.raises(ProducerFenced):
+        leader.machine.init_producer(named("p"), Claim(8, 1), now=leader.now)
+
+
+@pytest.mark.parametrize("claim", [Claim(-1), Claim(2**63), Claim(1, -1), Claim(1, 2**32)])
+def test_numbers_that_no_entry_can_hold_are_refused_before_they_are_in_the_log(leader: Leader, claim: Claim) -> None:
+    with pytest.raises(InvalidRequest):
+        leader.machine.init_producer(named("p"), claim, now=leader.now)
 
 
 def test_an_epoch_that_was_never_given_is_unknown(leader: Leader) -> None:
