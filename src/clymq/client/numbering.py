@@ -120,6 +120,7 @@ class Numbering:
     def _check_alone(self, ready: ProducerReady) -> None:
         """Find out whether another process has used our name since we last asked: its epochs are not ours.
 
+        The partition itself knows whose an epoch is, and refuses; this is for one that does not ask for our life yet.
         Each of our own requests raises the epoch by at most one, those whose answer was lost included. A partition
         that had forgotten us begins above all whom it ever forgot, so there the number says nothing.
         """

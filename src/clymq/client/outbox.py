@@ -34,12 +34,6 @@ log = logging.getLogger("clymq.client")
 OnDelivery = Callable[[Receipts | ClymqError], None]
 
 
-def _life(clock: Clock) -> int:
-    """Return a number for a producer that begins now; two of one name do not begin in the same microsecond."""
-    moment = f"{clock.wall_us()}/{clock.monotonic_ms()}"
-    return 1 + int.from_bytes(hashlib.sha256(moment.encode()).digest()[:7])
-
-
 class Outbox:
     """See the module. `on_closed` is told of each draft that takes no more messages."""
 
@@ -304,3 +298,9 @@ class Outbox:
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting_for_room.append(waiting)
         return waiting
+
+
+def _life(clock: Clock) -> int:
+    """Return a number for a producer that begins now; two of one name do not begin in the same microsecond."""
+    moment = f"{clock.wall_us()}/{clock.monotonic_ms()}"
+    return 1 + int.from_bytes(hashlib.sha256(moment.encode()).digest()[:7])

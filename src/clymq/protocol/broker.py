@@ -102,7 +102,7 @@ class InitProducer(Request[ProducerReady], frozen=True):
     uid: str
     producer: str
     life: int = 0
-    """A random number of the process, or rather of its producer; 0: not said."""
+    """A number that no other process of this name has; 0: not said."""
     epoch: int = 0
     """The last epoch that this life was given here; 0: none."""
 
