@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clymq.metadata.nodes import Mirror, NowBlock, Partition, Pending, SealedBlock, encode
-from clymq.protocol.broker import Push, Pushed
+from clymq.protocol.broker import Push, Pushed, StoredAt
 from clymq.protocol.hosting import BlockClosed, CloseAccept
 from clymq.simulation.cluster.checkers import Checkers, Tree
 from clymq.simulation.cluster.history import History, Log
@@ -139,15 +139,15 @@ def test_a_fence_that_a_restart_has_forgotten_is_caught(told: Told) -> None:
 
 
 def test_an_acknowledgement_behind_a_fence_or_the_end_is_caught(told: Told) -> None:
-    told.answer("a", push(), Pushed(0), block=1, mode=1, messages=1)
+    told.answer("a", push(), Pushed(0), block=1, mode=1, counts=(1,))
     told.answer("a", close(2, fence=True), CLOSED, block=1, epoch=1)
-    told.answer("b", push(), Pushed(1), block=1, mode=1, messages=1)
+    told.answer("b", push(), Pushed(1), block=1, mode=1, counts=(1,))
     assert told.by == []
-    told.answer("a", push(), Pushed(2), block=1, mode=1, messages=1)
+    told.answer("a", push(), Pushed(2), block=1, mode=1, counts=(1,))
     assert told.by == ["NoAckAfterFence"]
     told.intend(2)
     told.move(2, 10, Block_1=sealed(1, 0, 10))
-    told.answer("b", push(), Pushed(3), block=1, mode=1, messages=1)
+    told.answer("b", push(), Pushed(3), block=1, mode=1, counts=(1,))
     assert told.by == ["NoAckAfterFence", "NoAckAfterEnd"]
 
 
@@ -205,7 +205,7 @@ def test_a_loss_is_caught_unless_a_fetch_leader_took_it_along(
     told: Told, mode: int, by_fence: bool, end: int, quorum: bool, caught: bool
 ) -> None:
     values = told.history.next_values("a", PLACE, 1)
-    told.answer("a", push(), Pushed(0), block=1, mode=mode, messages=1)
+    told.answer("a", push(), Pushed(0), block=1, mode=mode, counts=(1,))
     told.history.acknowledged(PLACE, values, 0, quorum=quorum)
     if by_fence:
         told.answer("b", close(2, fence=True, seal=True), CLOSED, block=1, epoch=1)
@@ -217,9 +217,21 @@ def test_a_loss_is_caught_unless_a_fetch_leader_took_it_along(
     assert told.history.lost == (0 if caught else 1)
 
 
+def test_a_fetch_leader_may_take_every_batch_of_a_run_along(told: Told) -> None:
+    values = told.history.next_values("a", PLACE, 3)
+    told.answer("a", push(), Pushed(0, more=(StoredAt(2, 0, False),)), block=1, mode=1, counts=(2, 1))
+    told.history.acknowledged(PLACE, values, 0, quorum=False)
+    told.answer("b", close(2, fence=True, seal=True), CLOSED, block=1, epoch=1)
+    told.intend(2)
+    told.move(2, 0, Block_1=sealed(1, 0, 0))
+    told.store(Mirror=Mirror(lost={1: 3}))
+    assert judge(told, []) == []
+    assert told.history.lost == 3
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_loss_that_nobody_counts_is_caught_as_long_as_there_is_somebody_who_could(told: Told, replaced: bool) -> None:
-    told.answer("a", push(), Pushed(0), block=1, mode=1, messages=1)
+    told.answer("a", push(), Pushed(0), block=1, mode=1, counts=(1,))
     told.history.acknowledged(PLACE, told.history.next_values("a", PLACE, 1), 0, quorum=False)
     told.answer("b", close(2, fence=True, seal=True), CLOSED, block=1, epoch=1)
     told.intend(2)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from clymq.metadata.nodes import Mirror, NowBlock, Partition, SealedBlock, block_number, decode
-from clymq.protocol.broker import Push
+from clymq.protocol.broker import Push, Pushed
 from clymq.protocol.hosting import BlockClosed, CloseAccept, PrepareAccept
 from clymq.protocol.verbs import Reply
 from clymq.simulation.cluster.watching import Served
@@ -195,7 +195,7 @@ class NoAckAfterEnd(Checker):
 
 @dataclass(frozen=True)
 class Acked:
-    """A push that a broker has acknowledged: which offsets of which block."""
+    """A batch that a broker has acknowledged: which offsets of which block."""
 
     block: int
     mode: int
@@ -212,11 +212,13 @@ class Ends(Checker):
         self._without_leader: set[tuple[str, int, int, int]] = set()
 
     def answered(self, broker: str, request: Any, reply: Reply, served: Served) -> None:
-        if isinstance(request, Push):
-            offset = reply.base_offset  # type: ignore[attr-defined]
-            if offset >= 0 and served.block:
-                acked = Acked(served.block, served.mode, offset, offset + served.messages)
-                self.acked.setdefault(request.uid, []).append(acked)
+        if isinstance(request, Push) and served.block:
+            assert isinstance(reply, Pushed)
+            offsets = reply.base_offset, *(batch.base_offset for batch in reply.more)
+            for offset, count in zip(offsets, served.counts, strict=True):
+                if offset >= 0:
+                    acked = Acked(served.block, served.mode, offset, offset + count)
+                    self.acked.setdefault(request.uid, []).append(acked)
         elif isinstance(request, CloseAccept) and request.seal:
             assert isinstance(reply, BlockClosed)
             self._without_leader.add((request.uid, request.block, reply.seal_index, reply.seal_crc))

@@ -29,8 +29,8 @@ class Served(NamedTuple):
     block: int = 0
     mode: int = 0
     epoch: int = 0
-    messages: int = 0
-    """Messages in what was pushed."""
+    counts: tuple[int, ...] = ()
+    """Messages in each batch that was pushed."""
 
 
 class Watcher(Protocol):
@@ -82,14 +82,23 @@ def _watched(
 
 
 def _served(node: BrokerNode, call: Call) -> Served:
-    count = Batch.parse(call.payload).count if isinstance(call.request, Push) else 0
+    counts = _counts(call) if isinstance(call.request, Push) else ()
     for partition in node.broker.hosting.partitions:
         if partition.uid == call.request.uid:
             active = partition.active
             if active is None:
                 return Served(epoch=partition.epoch)
-            return Served(active.number, -1 if isinstance(active, RaftBlock) else 1, partition.epoch, count)
+            return Served(active.number, -1 if isinstance(active, RaftBlock) else 1, partition.epoch, counts)
     return Served()
+
+
+def _counts(call: Call) -> tuple[int, ...]:
+    counts, position = [], 0
+    while position < len(call.payload):
+        batch = Batch.parse(call.payload, position)
+        counts.append(batch.count)
+        position += batch.length
+    return tuple(counts)
 
 
 class _WatchedCall:
