@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def main() -> int:
         parser.error(f"--json {arguments.json}: there is no such folder")
     if "all" in arguments.names and len(arguments.names) > 1:
         parser.error("all comes alone: it writes a report of its own")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever is started is ended, here as well
     if arguments.names == ["all"]:
         _all(arguments)
     else:

@@ -74,6 +74,10 @@ class FakePartition:
 
     recorded: str = ""
     """Whom the controller takes for the leader; empty: it is right."""
+    told_term: int = 0
+    """What the controller says of the leader's term."""
+    lookups: list[asked.ProGetBroker] = field(default_factory=list)
+    """All questions for the leader."""
     hints: bool = True
     """Whether those who do not lead say who does."""
     misleading: dict[str, str] = field(default_factory=dict)
@@ -533,8 +537,10 @@ class FakeCluster:
 
     def _producer_route(self, call: Call) -> asked.ProducerRoute:
         partition = self._partition(call.request.topic, call.request.partition)
-        leader = partition.recorded or partition.leader
-        return asked.ProducerRoute(partition.uid, leader, self.address(leader), partition.ack, partition.number)
+        partition.lookups.append(call.request)
+        leader, term = partition.recorded or partition.leader, partition.told_term
+        address = self.address(leader)
+        return asked.ProducerRoute(partition.uid, leader, address, partition.ack, partition.number, term=term)
 
     def _consumer_routes(self, call: Call) -> asked.ConsumerRoutes:
         request: asked.ConGetBroker = call.request

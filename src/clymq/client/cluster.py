@@ -17,9 +17,17 @@ from typing import Any, Final, TypeVar
 from clymq.client.surroundings import Surroundings
 from clymq.client.waiting import Backoff, Deadline, Shared
 from clymq.clock import pause
-from clymq.errors import ClosedError, ClymqError, ConnectionLost, InvalidRequest, LeaderUnavailable, UnknownPartition
+from clymq.errors import (
+    ClosedError,
+    ClymqError,
+    ConnectionLost,
+    InvalidRequest,
+    LeaderUnavailable,
+    TransportError,
+    UnknownPartition,
+)
 from clymq.protocol.broker import PUSH_RUNS
-from clymq.protocol.controller import DescribeTopic, FindController, ProducerRoute, ProGetBroker
+from clymq.protocol.controller import NOT_YET, DescribeTopic, FindController, ProducerRoute, ProGetBroker
 from clymq.protocol.frames import Buffer
 from clymq.protocol.verbs import Reply, Request
 from clymq.rpc.client import connect
@@ -201,7 +209,10 @@ class Cluster:
             self._stale.pop(place, None)
             return True
         if error.refresh and not self._may_be_back(place, error):
-            self._stale[place] = route
+            # One that was named before it was elected, and says that it does not lead, may do so by now; one that does
+            # not answer may have been elected, and be gone.
+            silent = route.term == NOT_YET and isinstance(error, TransportError)
+            self._stale[place] = _led_by(route, route.broker, route.address) if silent else route
         return False
 
     def _may_be_back(self, place: Place, error: ClymqError) -> bool:
@@ -314,7 +325,7 @@ class Cluster:
 
 
 def _led_by(route: ProducerRoute, broker: str, address: str) -> ProducerRoute:
-    """Return the same route with another leader."""
+    """Return the same route with another leader, whose term is not known."""
     return ProducerRoute(
         uid=route.uid,
         broker=broker,

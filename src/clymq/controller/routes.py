@@ -30,7 +30,7 @@ from clymq.errors import (
 )
 from clymq.metadata.catalog import Catalog
 from clymq.metadata.nodes import Replica
-from clymq.protocol.controller import ConGetBroker, ConsumerRoutes, ProducerRoute, ProGetBroker, ReadRoute
+from clymq.protocol.controller import NOT_YET, ConGetBroker, ConsumerRoutes, ProducerRoute, ProGetBroker, ReadRoute
 from clymq.protocol.hosting import PrepareSend
 
 LOOK_MS = 50.0
@@ -120,7 +120,7 @@ class Routes:
             epoch=now.epoch,
             message_bytes_max=int(view.topic.settings.get("message_bytes_max", self._config.message_bytes_max)),
             replicas=tuple(roster.replica_place(each) for each in view.active.replicas),
-            term=now.term,
+            term=now.term or NOT_YET,
         )
 
     async def for_consumer(self, request: ConGetBroker) -> ConsumerRoutes:
@@ -229,11 +229,14 @@ def _leadership(view: View) -> Leadership:
 
 
 def _failed(request: ProGetBroker, view: View) -> Leadership | None:
-    """Return the leadership that failed the producer; the present one, if it does not know the term of the broker."""
+    """Return the leadership that failed the producer; the present one, if it does not know the term of the broker.
+
+    A broker that did not lead yet when it was asked may do so by now: then the present one is the newer one.
+    """
     if not request.failed:
         return None
     known = request.term or (view.now.term if request.block == view.now.block else 0)
-    return Leadership(request.failed, request.block, known)
+    return Leadership(request.failed, request.block, 0 if known == NOT_YET else known)
 
 
 def _range_of(error: ClymqError) -> tuple[int, int]:

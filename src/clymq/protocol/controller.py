@@ -5,7 +5,7 @@ Sections follow the callers: whoever administers, producers, consumers, brokers.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -288,6 +288,10 @@ class SetPartitionState(Request[PartitionStateSet], frozen=True):
     dupnum: int | None = None
 
 
+NOT_YET: Final = -1
+"""The term of a leader that is named and has not been heard of: who finds that it does not lead waits until it does."""
+
+
 class ProducerRoute(Reply, frozen=True):
     """Where to push."""
 
@@ -302,7 +306,7 @@ class ProducerRoute(Reply, frozen=True):
     replicas: tuple[ReplicaPlace, ...] = ()
     """All who hold the active block: whom to ask who leads while no controller answers."""
     term: int = 0
-    """Of this leader, as far as it has said so; to be named if it fails."""
+    """Of this leader, to be named if it fails; `NOT_YET`: it has not said that it leads."""
 
 
 @verb(223)
@@ -319,6 +323,7 @@ class ProGetBroker(Request[ProducerRoute], frozen=True):
     """The broker that did not lead any more, or did not answer; empty: none did."""
     block: int = 0
     term: int = 0
+    """0: not known; any that the broker has had so far is meant."""
 
 
 # --- Consumers ---

@@ -12,9 +12,11 @@ from clymq import Ack, AsyncProducer, Receipt
 from clymq.clock import ManualClock, pause
 from clymq.errors import (
     AckMismatch,
+    BlockSealed,
     ClymqError,
     DataLost,
     InvalidRequest,
+    NotLeader,
     NotReady,
     OutOfSequence,
     Overloaded,
@@ -23,6 +25,7 @@ from clymq.errors import (
     RequestTimeout,
     TooManyProducers,
 )
+from clymq.protocol.controller import NOT_YET
 from clymq.replication.producers import Claim
 from clymq.rpc.memory import MemoryNetwork
 from fake_cluster import CLIENT, FakeCluster, FakePartition
@@ -45,6 +48,29 @@ async def eight_in_flight(cluster: FakeCluster, producer: AsyncProducer) -> list
     pushing = in_flight(cluster, producer)
     await until(lambda: len(partition.pushes) == 9, cluster.clock)
     return pushing
+
+
+@pytest.mark.parametrize("problem", [NotLeader("not elected yet"), BlockSealed("block 1 is sealed")])
+def test_a_leader_that_was_named_before_it_was_elected_is_not_said_to_have_failed(problem: ClymqError) -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
+        partition.told_term = NOT_YET
+        partition.refuse.append(problem)
+        await producer.push("t", b"first")
+        assert [(asked.failed, asked.term) for asked in partition.lookups] == [("", 0), (partition.leader, NOT_YET)]
+
+    producing(main)
+
+
+def test_one_that_was_named_before_it_was_elected_and_does_not_answer_may_have_been_elected_and_be_gone() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
+        partition.told_term = NOT_YET
+        partition.refuse.append(RequestTimeout("no answer"))
+        await producer.push("t", b"first")
+        assert [(asked.failed, asked.term) for asked in partition.lookups] == [("", 0), (partition.leader, 0)]
+
+    producing(main)
 
 
 @pytest.mark.parametrize("hints", [True, False])

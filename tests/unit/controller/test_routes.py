@@ -11,6 +11,7 @@ from test_repair import rolled
 from clymq.errors import InvalidRequest, NotSubscribed, UnknownPartition, UnknownTopic
 from clymq.metadata.chain import Chain
 from clymq.protocol.controller import (
+    NOT_YET,
     BecomeLeader,
     ConGetBroker,
     CreatePart,
@@ -19,13 +20,14 @@ from clymq.protocol.controller import (
     ListSubs,
     ProGetBroker,
     ReplicaDown,
+    SetPartitionState,
     Sub,
     UnSub,
     UpdateDup,
     UpdatePTPOffset,
 )
 from clymq.protocol.hosting import PrepareSend
-from clymq.types import Mode
+from clymq.types import Ack, Mode
 from controller_world import World, run
 
 
@@ -208,6 +210,23 @@ def test_row_66_who_was_failed_by_a_leader_waits_for_a_newer_one() -> None:
             newer = await asked
             assert (newer.broker, newer.term) == (elected.broker, elected.term)
             route, elected = newer, BecomeLeader("t", "p", route.uid, 1, view.now.leader, 3, 1)
+
+    run(test)
+
+
+def test_who_came_before_a_leader_was_elected_is_sent_to_it_as_soon_as_it_is() -> None:
+    async def test(world: World) -> None:
+        await world.ask(CreateTopic("t"))
+        await world.ask(CreatePart("t", "p"))
+        await world.ask(SetPartitionState("t", "p", Ack.QUORUM, 3))
+        named = await world.ask(ProGetBroker("t", "p"))
+        assert named.term == NOT_YET
+        again = ProGetBroker("t", "p", named.broker, named.block, named.term)
+        for _ in ("elected while it waits", "elected before it asks"):
+            began_ms = world.clock.monotonic_ms()
+            elected = await world.ask(again)
+            assert (elected.broker, elected.term) == (named.broker, 1)
+            assert world.clock.monotonic_ms() - began_ms < world.config.leader_wait_ms_max / 2
 
     run(test)
 
