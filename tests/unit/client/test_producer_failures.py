@@ -51,7 +51,7 @@ async def eight_in_flight(cluster: FakeCluster, producer: AsyncProducer) -> list
 
 
 @pytest.mark.parametrize("problem", [NotLeader("not elected yet"), BlockSealed("block 1 is sealed")])
-def test_a_leader_that_was_named_before_it_was_elected_is_not_said_to_have_failed(problem: ClymqError) -> None:
+def test_who_is_refused_by_a_leader_that_was_not_elected_yet_says_so_when_it_asks_again(problem: ClymqError) -> None:
     async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
         partition = cluster.topics["t"]["0"]
         partition.told_term = NOT_YET
