@@ -16,24 +16,9 @@ from typing import Final, NamedTuple, NoReturn
 
 import click
 
-from clymq.cli.bench import bench
-from clymq.cli.broker import broker
-from clymq.cli.call import call
-from clymq.cli.cluster import cluster
-from clymq.cli.completion import asked_to_complete, complete, completion
-from clymq.cli.consume import consume
-from clymq.cli.dlq import dlq
-from clymq.cli.dump import dump
+from clymq.cli.commands import Commands
+from clymq.cli.completion import asked_to_complete, complete
 from clymq.cli.flags import remember
-from clymq.cli.group import group, sub
-from clymq.cli.pipeline import pipeline
-from clymq.cli.pull import pull
-from clymq.cli.push import push
-from clymq.cli.status import status
-from clymq.cli.topic import topic
-from clymq.cli.up import up
-from clymq.cli.zkserver import zkserver
-from clymq.cli.zookeeper import zookeeper
 from clymq.config import command_settings, load
 from clymq.errors import (
     ClymqError,
@@ -68,7 +53,7 @@ _HINTS: Final[tuple[tuple[type[ClymqError], str], ...]] = (
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="clymq", prog_name="clymq")
 @click.option("--config", "file", type=click.Path(), help="Read settings from a TOML file.")
 @click.pass_context
@@ -81,13 +66,6 @@ def cli(context: click.Context, file: str | None) -> None:
     context.obj = load(file=file, environment=os.environ)
     remember(context, command_settings(file=file, environment=os.environ))
     _log_to_stderr(context.obj.log)
-
-
-for _command in (
-    bench, broker, call, cluster, completion, consume, dlq, dump, group, pipeline, pull, push, status, sub, topic, up,
-    zkserver, zookeeper,
-):  # fmt: skip
-    cli.add_command(_command)
 
 
 def main() -> NoReturn:
