@@ -19,7 +19,7 @@ CAUGHT_BY = {
     "believe_a_former_process": (427, "Liveness"),
     "begin_a_term_without_entry": (0, "an assertion of the core"),
     "commit_beyond_what_is_held": (5, "Liveness"),
-    "count_an_unsynced_match": (9, "LeaderCompleteness"),
+    "count_an_unsynced_match": (52, "LeaderCompleteness"),
     "deduplicate_at_apply": (2, "NoDuplicateCommand"),
     "elect_a_shorter_log": (1, "VotesSeeWholeLogs"),
     "forget_producers_on_restore": (2, "AckedIsReadable"),
@@ -35,7 +35,7 @@ CAUGHT_BY = {
     "truncate_without_sync": (132, "LogMatching"),
     "trust_a_wiped_disk": (27, "WipedNeverVotes"),
     "two_leaders_of_one_term": (1, "OneLeaderPerTerm"),
-    "vote_twice": (4, "OneLeaderPerTerm"),
+    "vote_twice": (22, "OneLeaderPerTerm"),
 }
 TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 

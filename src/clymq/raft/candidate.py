@@ -37,6 +37,10 @@ class Candidate:
         """The term it runs in; a precandidate has not entered it yet."""
         return self._state.term + 1 if self._pre else self._state.term
 
+    def saved(self, now: float) -> None:
+        """Its own vote is on the disk, and the others are asked for theirs only now: so long it has not waited yet."""
+        self._began = now
+
     def deadline(self) -> float:
         """When it has waited long enough for votes."""
         return self._began + self._patience_ms

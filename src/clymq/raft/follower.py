@@ -34,6 +34,11 @@ class Follower:
         self.asleep = False
         self._heard_at = self._state.now
 
+    def saved(self, now: float) -> None:
+        """Its vote is on the disk, and is given only now: whoever gets it has not had the time yet to lead."""
+        if self._state.leader is None:
+            self._heard_at = now
+
     # --- Messages from the leader of this term ---
 
     def append(self, message: Append) -> None:

@@ -210,6 +210,8 @@ class RaftNode:
         """What `unsaved` was then is on the disk."""
         assert self._handed_over is None, "what `ready` names is saved when it is performed"
         self._saved = hard
+        if isinstance(self._role, Candidate | Follower):
+            self._role.saved(self._state.now)
 
     def transfer_leadership(self, target: str, now: float) -> None:
         """Hand over to another member, as soon as it has everything."""

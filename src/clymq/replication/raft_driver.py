@@ -104,6 +104,8 @@ class RaftDriver:
         self._next_offset = 0
         self._last_append_time = 0
         self._unfit_until = 0.0
+        self.due_at = 0.0
+        """When it wants to be ticked, or sooner."""
         self._recent = Recent()
         self._waiting: dict[int, list[Done]] = {}
         self.on_transfer: Callable[[], None] = _nothing
@@ -279,6 +281,17 @@ class RaftDriver:
         else:
             self._around.schedule(self)
 
+    @property
+    def would_campaign(self) -> bool:
+        """Whether it runs for leader when it is ticked."""
+        node = self.node
+        return node.role is not Role.LEADER and node.able and not node.lame and node.deadline() <= self._now()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether it waits for a promise to be on the disk, and so for nobody else."""
+        return self.replica.is_saving
+
     def tick(self) -> None:
         """Let time pass."""
         if self.stopped is None:
@@ -289,6 +302,7 @@ class RaftDriver:
         self.node.able = now >= self._unfit_until
         self.node.tick(now)
         self.perform()
+        self.due_at = self.node.deadline()
 
     def wake(self) -> None:
         """Leave sleep, BEFORE anything is said to this replica or asked of it."""
@@ -390,6 +404,7 @@ class RaftDriver:
         def saved(error: StorageError | None) -> None:
             if error is not None:
                 raise ReplicaLost(f"{self.group}: a vote could not be saved: {error}") from error
+            node.look_at(self._now())
             node.saved(hard)
             self.perform()
 
@@ -470,6 +485,7 @@ class RaftDriver:
         if self._was_lame and not self.node.lame:
             self._was_lame = self.replica.lame = False
             log.warning("%s: what %s had lost is mended; it votes again", self.group, self._around.name)
+        self.due_at = min(self.due_at, self.node.deadline())
         self._note_sleep()
 
     def _note_sleep(self) -> None:
@@ -563,6 +579,7 @@ class RaftDriver:
             self._stop(error)
             return
         self.node.able = self._now() >= self._unfit_until
+        self.due_at = 0.0
         self._note_sleep()
 
     def _stop(self, error: ClymqError) -> None:

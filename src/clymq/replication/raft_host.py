@@ -17,7 +17,7 @@ from clymq.clock import Clock, Timer
 from clymq.config import FRAME_HEAD_BYTES, Config
 from clymq.errors import InvalidRequest
 from clymq.raft.groups import Coalescer, PairHeartbeat
-from clymq.raft.messages import Message
+from clymq.raft.messages import Message, RequestVote
 from clymq.raft.state import Limits
 from clymq.record.layout import Buffer
 from clymq.replication.machine import Machine
@@ -26,10 +26,15 @@ from clymq.replication.replica import Replica
 from clymq.replication.surroundings import Driven, Owner
 from clymq.storage.flusher import Flusher
 
-# Three looks in each interval: an election is late by a third of a heartbeat at most.
+# Three looks in each interval: an election is late by a third of a heartbeat, unless many are due (CAMPAIGNS_MAX).
 TICKS_PER_HEARTBEAT: Final = 3
 REST_MS: Final = 500
 CHECKPOINTS_MS_MAX: Final = 10
+# Votes that are asked for in groups that are not here yet; more are lost, as any message may be.
+EARLY_MAX: Final = 1024
+# Groups that run for leader at a tick; the others do at the next ones. When a thousand have lost their leader, or a
+# machine was too slow to hear of theirs, all of them at once would keep it so busy that none is done in time.
+CAMPAIGNS_MAX: Final = 16
 
 log = logging.getLogger("clymq.replication")
 
@@ -79,6 +84,7 @@ class RaftHost:
         self._scheduled: dict[Driven, None] = {}
         self._end_of_turn: Timer | None = None
         self._unsaved: dict[Driven, _Unsaved] = {}
+        self._early: dict[tuple[str, str], tuple[float, RequestVote]] = {}
         self._closed = False
 
     def start(self) -> None:
@@ -99,7 +105,16 @@ class RaftHost:
         self._awake[driver] = None
         self._coalescer.join(driver.peers, self.clock.monotonic_ms())
         self.schedule(driver)
+        self._hear_early(driver)
         return driver
+
+    def _hear_early(self, driver: RaftDriver) -> None:
+        """Hand over what was said to a group before it was here, as if it had been long on its way."""
+        oldest = self.clock.monotonic_ms() - self.limits.election_ms_min
+        for peer in driver.peers:
+            said_at, message = self._early.pop((driver.group, peer), (oldest, None))
+            if message is not None and said_at >= oldest:
+                driver.receive(message)
 
     def remove(self, group: str) -> None:
         """Host it no longer; no change if it is not here."""
@@ -126,10 +141,19 @@ class RaftHost:
     # --- What arrives ---
 
     def receive(self, group: str, message: Message, payload: Buffer = b"") -> None:
-        """Take a message for a group; one for a group that is not here is lost."""
+        """Take a message for a group; one for a group that is not here is lost, but for a vote that is asked for.
+
+        The first leader of a new block campaigns as soon as it is told of the block, and the others may be told a
+        moment later. Without their votes it would wait for an election timeout, and whoever writes with it.
+        """
         driver = self._drivers.get(group)
         if driver is not None:
             driver.receive(message, payload)
+        elif isinstance(message, RequestVote):
+            self._early.pop((group, message.sender), None)
+            if len(self._early) >= EARLY_MAX:
+                del self._early[next(iter(self._early))]
+            self._early[group, message.sender] = self.clock.monotonic_ms(), message
 
     def receive_beat(self, beat: PairHeartbeat) -> None:
         """Take another broker's heartbeat, and what it carries for groups that are awake."""
@@ -164,7 +188,15 @@ class RaftHost:
         now = self.clock.monotonic_ms()
         for group in sorted(self._coalescer.silent(now)):
             self._drivers[group].wake()
-        for driver in list(self._awake):
+        # What is on its way to the disk counts: one that is slower than this must not be asked for more and more.
+        campaigns = CAMPAIGNS_MAX - sum(driver.is_saving for driver in self._awake)
+        due = [driver for driver in self._awake if driver.due_at <= now and not driver.is_saving]
+        # Who has waited longest comes first: those that cannot win must not keep the others from it.
+        for driver in sorted(due, key=lambda driver: driver.due_at):
+            if driver.would_campaign:
+                if campaigns <= 0:
+                    continue
+                campaigns -= 1
             driver.tick()
         for peer, beat in self._coalescer.beat(now):
             self._links.beat(peer, beat)

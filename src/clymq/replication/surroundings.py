@@ -34,10 +34,22 @@ class Driven(Protocol):
 
     group: str
     peers: tuple[str, ...]
+    due_at: float
+    """When it wants to be ticked."""
 
     @property
     def disk_is_idle(self) -> bool:
         """Whether no sync of its block is under way."""
+        ...
+
+    @property
+    def would_campaign(self) -> bool:
+        """Whether it runs for leader when it is ticked."""
+        ...
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether it waits for a promise to be on the disk, and so for nobody else."""
         ...
 
     def perform(self) -> None:

@@ -285,6 +285,41 @@ def test_a_vote_that_was_saved_before_ready_is_not_in_it_and_a_newer_one_is() ->
     assert outcome(replica).hard_state is None
 
 
+def test_a_candidate_waits_for_votes_from_when_it_may_ask_for_them() -> None:
+    """Its own vote must be on the disk first. Who waits for a slow disk would run again before anybody is asked."""
+    replica = node()
+    replica.campaign(0)
+    outcome(replica)
+    replica.step(say(VoteResponse, "b", 1, granted=True, pre=True), 10)
+    assert replica.role is Role.CANDIDATE
+    before, hard = replica.deadline(), replica.unsaved
+    assert hard is not None
+    replica.look_at(1010)
+    replica.saved(hard)
+    assert replica.deadline() == before + 1000
+
+
+def test_a_voter_waits_for_a_leader_from_when_it_has_given_its_vote() -> None:
+    replica = node()
+    replica.step(say(RequestVote, "b", 3, last_index=9, last_term=2), 0)
+    before, hard = replica.deadline(), replica.unsaved
+    assert hard is not None
+    replica.look_at(1000)
+    replica.saved(hard)
+    assert replica.deadline() == before + 1000
+
+
+def test_who_is_alone_leads_before_its_vote_is_on_the_disk_and_says_nothing_until_it_is() -> None:
+    replica = node(members="a")
+    replica.campaign(0)
+    assert replica.role is Role.LEADER
+    hard, before = replica.unsaved, replica.deadline()
+    assert hard == HardState(1, "a")
+    replica.saved(hard)
+    assert (replica.unsaved, replica.deadline()) == (None, before)
+    assert outcome(replica).hard_state is None
+
+
 def test_a_cut_must_be_synced_before_anything_is_written_there() -> None:
     replica = node(log=entries(1, 1, 1), hard=HardState(1))
     new = Entry(2, 2, 10, 10)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from clymq.clock import ManualClock, Timer
-from clymq.replication.raft_host import RaftHost
+from clymq.raft.messages import RequestVote
+from clymq.replication.raft_host import CAMPAIGNS_MAX, EARLY_MAX, RaftHost
 from clymq.replication.surroundings import Driven
-from raft_hosts import CONFIG
+from raft_hosts import CONFIG, Hosts
 
 
 class Loop(ManualClock):
@@ -52,9 +53,16 @@ class Group:
     group: str = "g"
     peers: Sequence[str] = field(default=())
     performed: int = 0
+    due_at: float = 0.0
+    would_campaign: bool = False
+    is_saving: bool = False
+    ticks: int = 0
 
     def perform(self) -> None:
         self.performed += 1
+
+    def tick(self) -> None:
+        self.ticks += 1
 
 
 def host_on(loop: Loop) -> RaftHost:
@@ -78,3 +86,92 @@ def test_a_host_whose_groups_have_all_performed_is_not_woken_for_nothing() -> No
     assert (at_rest.performed, syncing.performed, len(loop.due)) == (2, 0, 1)
     loop.turn()
     assert (at_rest.performed, syncing.performed) == (2, 1)
+
+
+def ticked(groups: Sequence[Group], *, now: float = 100.0) -> list[int]:
+    """Let time pass once; return how often each group was ticked so far."""
+    host = host_on(Loop())
+    cast(Loop, host.clock).now = now
+    for group in groups:
+        host.woken(cast(Driven, group))
+    host._let_time_pass()
+    return [group.ticks for group in groups]
+
+
+def test_groups_are_ticked_when_they_are_due_and_not_while_they_wait_for_the_disk() -> None:
+    loop = Loop()
+    groups = [Group(loop, due_at=100.0), Group(loop, due_at=100.1), Group(loop, is_saving=True), Group(loop)]
+    assert ticked(groups) == [1, 0, 0, 1]
+
+
+def test_of_a_thousand_groups_without_a_leader_a_few_run_for_it_at_a_time() -> None:
+    """All at once keep their brokers so busy that nobody hears of whoever wins, and all run again, without end."""
+    loop = Loop()
+    groups = [Group(loop, would_campaign=True) for _ in range(1000)]
+    leader = Group(loop)
+    assert sum(ticked([*groups, leader])) == CAMPAIGNS_MAX + 1
+    assert leader.ticks == 1
+
+
+def test_groups_whose_promises_are_on_their_way_to_the_disk_count_as_running() -> None:
+    loop = Loop()
+    saving = [Group(loop, is_saving=True) for _ in range(CAMPAIGNS_MAX - 3)]
+    groups = [Group(loop, would_campaign=True) for _ in range(100)]
+    assert sum(ticked([*saving, *groups])) == 3
+    saving += [Group(loop, is_saving=True) for _ in range(10)]
+    assert sum(ticked([*saving, *groups])) == 3, "none was added"
+
+
+def test_groups_that_cannot_win_do_not_keep_the_others_from_running() -> None:
+    loop = Loop()
+    groups = [Group(loop, would_campaign=True) for _ in range(4 * CAMPAIGNS_MAX)]
+    for now in (10.0, 20.0, 30.0, 40.0):
+        before = [group.ticks for group in groups]
+        ticked(groups, now=now)
+        for group, ticks in zip(groups, before, strict=True):
+            if group.ticks > ticks:
+                group.due_at = now + 1  # in vain: it wants to run again at the next tick
+    assert {group.ticks for group in groups} == {1}
+
+
+def test_hundreds_of_groups_elect_one_leader_each_though_disks_are_slow() -> None:
+    hosts = Hosts(groups=[f"g{number}" for number in range(200)])
+    for disk in hosts.disks.values():
+        disk.sync_delay_ms = 300  # one's own vote and another's: longer than anybody waits for a leader
+    for group in hosts.groups:
+        hosts.leader(group, within_ms=20_000)
+    terms = [hosts.driver("a", group).node.term for group in hosts.groups]
+    assert max(terms) <= 8  # it was 43 after 20 s, and no leader, when one waited for its own disk as for the others
+
+
+def test_a_vote_that_is_asked_for_before_the_group_is_here_is_given_when_it_is() -> None:
+    """The first leader of a new block must not wait for an election timeout because others were told a little later."""
+    hosts = Hosts(groups=())
+    hosts.brokers["a"].open("g").campaign()
+    hosts.clock.advance(20)
+    hosts.brokers["b"].open("g")
+    hosts.clock.advance(20)
+    assert hosts.driver("a").node.is_ready
+    assert hosts.driver("a").node.term == 1
+
+
+def test_a_vote_that_was_asked_for_long_ago_is_not_given() -> None:
+    hosts = Hosts(groups=())
+    hosts.brokers["a"].open("g").campaign()
+    hosts.clock.advance(5)
+    hosts.kill("a")
+    hosts.clock.advance(CONFIG.election_ms_min)
+    hosts.brokers["b"].sent.clear()
+    hosts.brokers["b"].open("g")
+    hosts.clock.advance(20)
+    assert not hosts.brokers["b"].sent
+
+
+def test_votes_for_groups_that_never_come_are_forgotten_and_the_newest_kept() -> None:
+    hosts = Hosts(groups=())
+    for number in range(2 * EARLY_MAX):
+        message = RequestVote("a", "b", 1, 7, 0, 0, 0, pre=True)
+        hosts.brokers["b"].host.receive(f"g{number}", message)
+    kept = hosts.brokers["b"].host._early
+    assert len(kept) == EARLY_MAX
+    assert next(iter(kept)) == (f"g{EARLY_MAX}", "a")
