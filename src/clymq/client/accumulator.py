@@ -4,6 +4,11 @@ A draft is a batch that is being filled: one for each partition at a time, with 
 closed when the next message would not fit into `batch_bytes`, when it is as old as `linger_ms`, or when told; closed
 drafts wait in `ready`, in order, for whoever sends them. A draft gets its number only when it is sent.
 
+Where a partition is crowded (as many batches are on their way to it as may be), to close a draft would not make it
+leave any sooner. There it goes on filling, up to `GROWTH` times the size, and is overdue until it is asked for
+(`close_overdue`): what a partition cannot keep up with in small batches it gets in fewer and larger ones. `put_off`
+says which drafts these are, so that messages that may go anywhere go elsewhere, as if they were closed.
+
 Everything that was accepted and is not yet settled counts against `buffer_bytes_max`; a message that does not fit is
 refused with `BufferFull`, and one always fits where nothing is buffered.
 
@@ -19,12 +24,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from clymq.client.receipts import Outcome
+from clymq.config import MiB
 from clymq.errors import BufferFull
 from clymq.record import BatchBuilder
 from clymq.record.elements import Headers
 
 # What a message costs beside its bytes: its timestamp and the end of its value.
 MESSAGE_BYTES: Final = 12
+# How much larger than `batch_bytes` a draft may become while its partition is crowded, and where that ends.
+GROWTH: Final = 4
+GROWN_BYTES_MAX: Final = MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,8 @@ class Draft:
     """A batch before it has a number."""
 
     __slots__ = (
-        "builder", "closed", "count", "lane", "listeners", "opened", "partition", "size_bytes", "topic", "unawaited",
+        "builder", "closed", "count", "lane", "listeners", "opened", "overdue", "partition", "size_bytes", "topic",
+        "unawaited",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: str, builder: BatchBuilder, opened: Moment) -> None:
@@ -66,6 +76,8 @@ class Draft:
         self.size_bytes = 0
         self.lane: Lane | None = None
         self.closed = False
+        self.overdue = False
+        """It would be closed if its partition were not crowded."""
         self.unawaited = False
         """It has messages whose fate nobody waits for."""
         self.listeners: list[Callable[[Outcome], None]] = []
@@ -76,13 +88,23 @@ class Accumulator:
     """See the module."""
 
     def __init__(
-        self, *, batch_bytes: int, linger_ms: float, buffer_bytes_max: int, new_builder: Callable[[], BatchBuilder]
+        self,
+        *,
+        batch_bytes: int,
+        linger_ms: float,
+        buffer_bytes_max: int,
+        new_builder: Callable[[], BatchBuilder],
     ) -> None:
         self.batch_bytes = batch_bytes
+        self.is_crowded: Callable[[str, str], bool] = lambda _topic, _partition: False
+        """Asked for a topic and a partition."""
+        self._grown_bytes = max(batch_bytes, min(GROWTH * batch_bytes, GROWN_BYTES_MAX))
         self.buffer_bytes_max = buffer_bytes_max
         self.buffered_bytes = 0
         self.ready: list[Draft] = []
         """Closed, in order; whoever takes them out empties it."""
+        self.put_off: list[Draft] = []
+        """Overdue: each time that it came to be, or was filled further."""
         self._linger_ms = linger_ms
         self._new_builder = new_builder
         self._open: dict[tuple[str, str], Draft] = {}  # in the order of their opening
@@ -129,7 +151,7 @@ class Accumulator:
         draft = self.add(topic, partition, now, value)
         lane = Lane(0)
         if not draft.closed:
-            room = min(self.batch_bytes - draft.size_bytes, self.buffer_bytes_max - self.buffered_bytes)
+            room = min(self._size_max(draft) - draft.size_bytes, self.buffer_bytes_max - self.buffered_bytes)
             lane.left = max(0, min(room, value_bytes_max))
             draft.lane = lane
             draft.size_bytes += lane.left
@@ -137,9 +159,18 @@ class Accumulator:
         return draft, lane
 
     def close_due(self, now_ms: float) -> None:
-        """Close the drafts that have waited long enough."""
+        """Close the drafts that have waited long enough, but for those of crowded partitions."""
         due = [draft for draft in self._open.values() if draft.opened.monotonic_ms + self._linger_ms <= now_ms]
         for draft in due:
+            if not self.is_crowded(draft.topic, draft.partition):
+                self._close(draft)
+            elif not draft.overdue or draft.lane is not None:
+                self._put_off(draft)
+
+    def close_overdue(self, topic: str, partition: str) -> None:
+        """Close the draft of a partition if that was put off, and need not be any longer."""
+        draft = self._open.get((topic, partition))
+        if draft is not None and draft.overdue and not self.is_crowded(topic, partition):
             self._close(draft)
 
     def close_all(self) -> None:
@@ -157,8 +188,8 @@ class Accumulator:
         return self._open.get((topic, partition))
 
     def next_due_ms(self) -> float | None:
-        """Return when the oldest draft is due; None if there is none."""
-        oldest = next(iter(self._open.values()), None)
+        """Return when the oldest draft is due; None if there is none, or none that was not put off."""
+        oldest = next((draft for draft in self._open.values() if not draft.overdue or draft.lane is not None), None)
         return None if oldest is None else oldest.opened.monotonic_ms + self._linger_ms
 
     def settle(self, draft: Draft) -> None:
@@ -177,7 +208,7 @@ class Accumulator:
         draft = self._open.get((topic, partition))
         if draft is not None:
             self._take_lane(draft)
-        if draft is not None and draft.size_bytes + size > self.batch_bytes:
+        if draft is not None and draft.size_bytes + size > self._size_max(draft):
             self._close(draft)
             draft = None
         # A new one is kept only once something is in it: what cannot be added leaves nothing behind.
@@ -189,8 +220,15 @@ class Accumulator:
         draft.count += count
         draft.size_bytes += size
         self.buffered_bytes += size
-        if draft.size_bytes >= self.batch_bytes:
-            self._close(draft)
+        if draft.overdue or draft.size_bytes >= self.batch_bytes:
+            if draft.size_bytes >= self._size_max(draft):
+                self._close(draft)
+            else:
+                self._put_off(draft)
+
+    def _size_max(self, draft: Draft) -> int:
+        """Return what a draft may take in all."""
+        return self._grown_bytes if self.is_crowded(draft.topic, draft.partition) else self.batch_bytes
 
     def _take_lane(self, draft: Draft) -> None:
         """Put what is in a draft's lane into its builder, give back what the lane did not need, and end it."""
@@ -208,11 +246,21 @@ class Accumulator:
         for draft in self._open.values():
             self._take_lane(draft)
 
+    def _put_off(self, draft: Draft) -> None:
+        self._take_lane(draft)
+        draft.overdue = True
+        self.put_off.append(draft)
+
     def _close(self, draft: Draft) -> None:
         self._take_lane(draft)
         del self._open[draft.topic, draft.partition]
         draft.closed = True
         self.ready.append(draft)
+
+    def take_put_off(self) -> Iterator[Draft]:
+        """Yield the drafts that were put off."""
+        put_off, self.put_off = self.put_off, []
+        yield from put_off
 
     def take_ready(self) -> Iterator[Draft]:
         """Yield the closed drafts, each once."""

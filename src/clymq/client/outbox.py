@@ -35,7 +35,7 @@ OnDelivery = Callable[[Receipts | ClymqError], None]
 
 
 class Outbox:
-    """See the module. `on_closed` is told of each draft that takes no more messages."""
+    """See the module. `on_full` is told of each draft that needs no more messages: it leaves, or waits for its turn."""
 
     def __init__(
         self,
@@ -53,10 +53,11 @@ class Outbox:
         """Why nothing is accepted any more."""
         self.unplaced_bytes = 0
         """Of messages that are accepted but in no draft yet."""
-        self.on_closed: Callable[[Draft], None] = lambda _draft: None
+        self.on_full: Callable[[Draft], None] = lambda _draft: None
         self._cluster = cluster
         self._clock = cluster.clock
         self._accumulator = accumulator
+        accumulator.is_crowded = self._is_crowded
         self._on_delivery = on_delivery
         self._options = SenderOptions(
             producer=producer,
@@ -120,6 +121,8 @@ class Outbox:
         draft, lane = self._accumulator.open_lane(topic, partition, self._now, value, value_bytes_max)
         if draft.count == 1:
             self._opened(draft)
+        elif self._linger is None:
+            self._set_linger()  # of a draft that was put off: it must be again, if nothing else ends the lane
         return draft, lane
 
     def add_many(
@@ -165,10 +168,13 @@ class Outbox:
 
     def hand_over(self) -> None:
         """Give the closed drafts to their senders."""
+        if self._accumulator.put_off:
+            for draft in self._accumulator.take_put_off():
+                self.on_full(draft)
         if not self._accumulator.ready:
             return
         for draft in self._accumulator.take_ready():
-            self.on_closed(draft)
+            self.on_full(draft)
             self.sender(draft.topic, draft.partition).offer(draft)
 
     def hasten(self, draft: Draft) -> None:
@@ -273,9 +279,16 @@ class Outbox:
         else:
             self.report(outcome, unawaited=draft.unawaited)
         self.tell_room()
+        # Whatever leaves room for another batch is settled: here, and only here, what was put off can go.
+        self._accumulator.close_overdue(draft.topic, draft.partition)
+        self.hand_over()
         following = self._accumulator.open_draft(draft.topic, draft.partition)
         if following is not None and following.listeners:
             self.hasten(following)
+
+    def _is_crowded(self, topic: str, partition: str) -> bool:
+        sender = self._senders.get((topic, partition))
+        return sender is not None and sender.is_crowded
 
     def _call_back(self, told: Receipts | ClymqError) -> None:
         if self._on_delivery is not None:

@@ -44,7 +44,7 @@ class Placing:
         self._gates: dict[str, _Gate] = {}
         self.lanes: dict[str, Lane] = {}
         """By topic: where the next messages go that are only a value, as long as they fit."""
-        outbox.on_closed = self._closed
+        outbox.on_full = self._full
 
     async def admit(self, topic: str, partition: str | None, size: int, deadline: Deadline) -> Sequence[str]:
         """Wait until so many bytes can be accepted; return the partition that was given, or all that there are.
@@ -174,7 +174,7 @@ class Placing:
             self._outbox.add(topic, place, value, key, headers, timestamp).unawaited = True
             self._outbox.hand_over()
 
-    def _closed(self, draft: Draft) -> None:
+    def _full(self, draft: Draft) -> None:
         """Let the next messages without a key go to another partition, and learn of new ones now and then."""
         self._cluster.refresh_partitions(draft.topic)
         sticky = self._sticky.get(draft.topic)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from clymq.client.accumulator import MESSAGE_BYTES, Accumulator, Draft, message_bytes
+from clymq.client.accumulator import GROWTH, MESSAGE_BYTES, Accumulator, Draft, message_bytes
 from clymq.client.admin import AsyncAdmin, TopicInfo
 from clymq.client.cluster import Cluster
 from clymq.client.gathering import Gathering
@@ -42,7 +42,7 @@ _Fill = Callable[[BatchBuilder], object]
 IN_FLIGHT_MAX: Final = 8
 PIECES_IN_A_TURN: Final = 4
 # No more are made ready for each partition than soon leave: memory that was just used is faster than fresh memory.
-PIECES_AHEAD: Final = 2 * IN_FLIGHT_MAX
+PIECES_AHEAD: Final = 2 * IN_FLIGHT_MAX * GROWTH
 
 
 class AsyncProducer:

@@ -108,6 +108,11 @@ class PartitionSender:
         """Whether nothing is on its way, or waits for that."""
         return not (self._queue or self._unanswered)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether as much is on its way as may be."""
+        return len(self._unanswered) >= self._options.in_flight_max
+
     def offer(self, draft: Draft) -> None:
         """Send a closed draft, after those before it: at once, if it is known where to and the window is open."""
         self._queue.append(draft)

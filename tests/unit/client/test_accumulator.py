@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clymq.client.accumulator import MESSAGE_BYTES, Accumulator, Draft, Moment, Now
+from clymq.config import MiB
 from clymq.errors import BufferFull, InvalidRequest
 from clymq.record import Batch, BatchBuilder
 
@@ -168,3 +169,96 @@ def test_a_lane_takes_no_value_that_is_larger_than_a_message_may_be() -> None:
     drafts = accumulator(batch_bytes=100_000, buffer_bytes_max=1_000_000)
     _, lane = drafts.open_lane("t", "0", at(0), b"x", 500)
     assert lane.left == 500
+
+
+# --- Crowded partitions ---
+
+
+def crowded(drafts: Accumulator, *partitions: str) -> None:
+    drafts.is_crowded = lambda _topic, partition: partition in partitions
+
+
+def test_a_draft_of_a_crowded_partition_grows_to_four_times_the_size() -> None:
+    drafts = accumulator(batch_bytes=1000)
+    crowded(drafts, "0")
+    first = drafts.add("t", "0", at(0), bytes(600))
+    for _ in range(5):
+        assert drafts.add("t", "0", at(0), bytes(600)) is first
+    assert (first.count, first.closed, drafts.ready) == (6, False, [])
+    second = drafts.add("t", "0", at(0), bytes(600))
+    assert (second is first, drafts.ready) == (False, [first])
+
+
+def test_how_much_a_draft_grows_has_an_end() -> None:
+    drafts = accumulator(batch_bytes=MiB, buffer_bytes_max=8 * MiB)
+    crowded(drafts, "0")
+    first = drafts.add("t", "0", at(0), bytes(MiB // 2))
+    assert drafts.add("t", "0", at(0), bytes(MiB // 2)) is not first
+    assert drafts.ready == [first]
+
+
+def test_a_draft_that_was_put_off_is_closed_when_there_is_room_again() -> None:
+    drafts = accumulator(batch_bytes=1000)
+    crowded(drafts, "0")
+    grown = drafts.add("t", "0", at(0), bytes(1500))
+    drafts.close_overdue("t", "0")
+    assert (drafts.ready, grown.overdue) == ([], True)
+    crowded(drafts)
+    drafts.close_overdue("t", "1")
+    drafts.close_overdue("t", "0")
+    assert drafts.ready == [grown]
+
+
+def test_a_draft_that_is_neither_full_nor_due_stays_open_when_there_is_room_again() -> None:
+    drafts = accumulator()
+    crowded(drafts, "0")
+    drafts.add("t", "0", at(0), b"a")
+    crowded(drafts)
+    drafts.close_overdue("t", "0")
+    assert drafts.ready == []
+
+
+def test_a_draft_of_a_crowded_partition_that_has_lingered_is_put_off_and_due_no_more() -> None:
+    drafts = accumulator(linger_ms=5)
+    crowded(drafts, "0")
+    late = drafts.add("t", "0", at(0), b"a")
+    other = drafts.add("t", "1", at(1), b"b")
+    drafts.close_due(6)
+    assert (drafts.ready, list(drafts.take_put_off())) == ([other], [late])
+    assert (late.overdue, drafts.next_due_ms()) == (True, None)
+    drafts.close_due(100)
+    assert drafts.put_off == []
+    crowded(drafts)
+    drafts.close_overdue("t", "0")
+    assert list(drafts.take_ready()) == [other, late]
+
+
+def test_each_message_for_a_draft_that_was_put_off_says_so_again() -> None:
+    """Whoever may choose should choose another partition, however little is in this draft."""
+    drafts = accumulator(linger_ms=5)
+    crowded(drafts, "0")
+    late = drafts.add("t", "0", at(0), b"a")
+    drafts.close_due(5)
+    drafts.add("t", "0", at(6), b"b")
+    assert drafts.put_off == [late, late]
+
+
+def test_a_lane_into_a_draft_that_was_put_off_ends_soon() -> None:
+    drafts = accumulator(linger_ms=5, batch_bytes=1000)
+    crowded(drafts, "0")
+    drafts.add("t", "0", at(0), bytes(1000))
+    draft, lane = drafts.open_lane("t", "0", at(1), b"a", 10_000)
+    assert (lane.left > 1000, drafts.next_due_ms()) == (True, 5)
+    lane.left -= 1 + MESSAGE_BYTES
+    lane.values.append(b"b")
+    drafts.close_due(7)
+    assert (lane.left, draft.lane, draft.count, drafts.next_due_ms()) == (0, None, 3, None)
+    assert draft.size_bytes == drafts.buffered_bytes == 1002 + 3 * MESSAGE_BYTES
+
+
+def test_closing_everything_closes_what_was_put_off() -> None:
+    drafts = accumulator(batch_bytes=1000)
+    crowded(drafts, "0")
+    grown = drafts.add("t", "0", at(0), bytes(1500))
+    drafts.close_all()
+    assert drafts.ready == [grown]
