@@ -71,12 +71,15 @@ class Replicas:
             await until_asked(equal, "all replicas are equal", seconds_max=seconds_max)
         return differing
 
-    async def are_whole(self) -> bool:
-        """Whether no replica misses anything but what is being written at the moment."""
+    async def can_lose_one(self) -> bool:
+        """Whether no replica misses anything but what is being written, and each block has a majority without it.
+
+        A topic that is made while brokers are down has fewer replicas: two of them cannot do without one.
+        """
         blocks: dict[tuple[str, str, int], list[bytes]] = {}
         for copy in await self._copies():
             blocks.setdefault((copy.topic, copy.partition, copy.block), []).append(copy.content())
-        return all(_are_almost_equal(contents) for contents in blocks.values())
+        return all(map(can_do_without_one, blocks.values()))
 
     async def record(self, journals: Path) -> None:
         """Write down what each replica holds; of those that are equal the first says it for all."""
@@ -107,8 +110,13 @@ class Replicas:
         return next(folders, None)
 
 
-def _are_almost_equal(contents: Sequence[bytes]) -> bool:
-    """Whether they begin alike and the shortest lacks little; they are read one after the other, and may grow."""
+def can_do_without_one(contents: Sequence[bytes]) -> bool:
+    """Whether a majority is left without one, and all of them are alike.
+
+    The shortest may lack a little: they are read one after the other, and may grow.
+    """
+    if len(contents) - 1 <= len(contents) // 2:
+        return False
     shortest, longest = min(contents, key=len), max(contents, key=len)
     return len(longest) - len(shortest) <= BEHIND_BYTES_MAX and all(each.startswith(shortest) for each in contents)
 
