@@ -84,6 +84,8 @@ def _converse(child: subprocess.Popen[str], request: Request, on_ready: Callable
                 on_ready()
                 child.stdin.write("go on\n")
                 child.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.close()  # here: what could not be written is tried once more, and would fail outside
     if child.wait() or answer.get("is_ready"):
         raise CellFailed(f"the client ended with {child.returncode}")
     return answer

@@ -216,6 +216,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="connections that a server takes; further ones are refused")
     ] = 16_384
+    local_sockets: Annotated[
+        Literal["true", "false"],
+        Meta(description="whether a server at a loopback address also listens at a Unix socket, which costs less"),
+    ] = "true"
     frame_bytes_max: Annotated[
         int, Meta(ge=128 * KiB, le=2 * GiB, description="largest frame on the wire; a longer one ends the connection")
     ] = 64 * MiB

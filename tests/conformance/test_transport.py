@@ -1,4 +1,4 @@
-"""One suite for TCP, for its twin in memory, and for the one between simulated processes."""
+"""One suite for TCP, the short way on one machine, the twin in memory, and the one between simulated processes."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Collector:
         return bytes(self.data)
 
 
-@pytest.fixture(params=["tcp", "memory", "simulated"])
+@pytest.fixture(params=["tcp", "local", "memory", "simulated"])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Transport], Awaitable[None]]], None]:
     async def main(test: Callable[[Transport], Awaitable[None]]) -> None:
-        transport: Transport = TcpTransport()
+        transport: Transport = TcpTransport(local=request.param == "local")
         if request.param == "memory":
             transport = MemoryNetwork(SystemClock()).transport("127.0.0.1")
         elif request.param == "simulated":

@@ -72,7 +72,8 @@ def broker(
 ) -> None:
     """Store and serve messages until SIGTERM or SIGINT."""
     config: Config = context.obj
-    clock, transport, chance = SystemClock(), TcpTransport(), random.SystemRandom()
+    clock, chance = SystemClock(), random.SystemRandom()
+    transport = TcpTransport(local=config.local_sockets == "true")
 
     def make_store(zkserver: str) -> MetadataStore:
         if store == "zookeeper":

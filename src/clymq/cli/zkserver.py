@@ -45,7 +45,8 @@ def zkserver(config: Config, name: str, listen: str, store: str, hosts: str, roo
     may run; the tree is there.
     """
 
-    clock, transport, chance = SystemClock(), TcpTransport(), random.SystemRandom()
+    clock, chance = SystemClock(), random.SystemRandom()
+    transport = TcpTransport(local=config.local_sockets == "true")
 
     def make() -> ZkServerNode:
         if store == "embedded":

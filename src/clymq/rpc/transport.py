@@ -1,13 +1,15 @@
 """Bytes between two processes: what a transport is, and the one on TCP.
 
-The only module above the operating system's sockets; nobody else touches them or the event loop's descriptors. It knows
-nothing of frames. It owns its sockets instead of using asyncio's streams because those copy: they join what is gathered
-before they send it (in 3.11), and hand out what they received in memory of their own.
+With `local` the only module above the operating system's sockets; nobody else touches them or the event loop's
+descriptors. It knows nothing of frames. It owns its sockets instead of using asyncio's streams because those copy: they
+join what is gathered before they send it (in 3.11), and hand out what they received in memory of their own.
 
 * What is written in one turn of the loop leaves in one `sendmsg`, from the memory that it lies in. So written memory
   must stay as it is until `buffered` has fallen to 0; views of mapped files may be written too.
 * The receiver says where received bytes go (`get_buffer`) and is called until the wire is `closed`, once.
 * A wire that was closed still sends what was written before; one that was aborted does not.
+
+Between processes of one machine the bytes take a Unix socket instead (`local`); nobody above notices.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Final, Protocol
 
 from clymq.errors import ConfigError, ConnectFailed, ConnectionLost, InvalidRequest
 from clymq.protocol.frames import Buffer
+from clymq.rpc.local import connect_locally, listen_locally, peer_of, prepare
 
 logger = logging.getLogger("clymq.rpc")
 
@@ -140,7 +143,10 @@ def format_address(host: str, port: int) -> str:
 
 
 class TcpTransport:
-    """TCP on the running event loop."""
+    """TCP on the running event loop; `local`: and the short way where both ends are on one machine."""
+
+    def __init__(self, *, local: bool = True) -> None:
+        self._local = local
 
     async def listen(self, address: str, accept: Callable[[Wire], None]) -> Listener:
         """Listen at host:port; the port of the listener's address is the real one."""
@@ -152,7 +158,11 @@ class TcpTransport:
         except OSError as error:
             raise ConfigError("listen", address, f"nobody can listen there: {_reason(error)}") from error
         listening.setblocking(False)
-        return _TcpListener(loop, listening, format_address(host, listening.getsockname()[1]), accept)
+        port = listening.getsockname()[1]
+        nearby = listen_locally(where[0], port) if self._local else None
+        # The name is let go of first: whoever waits for the port wants both.
+        sockets = [listening] if nearby is None else [nearby, listening]
+        return _TcpListener(loop, sockets, format_address(host, port), accept)
 
     async def connect(self, address: str, timeout_ms: float) -> Wire:
         """Connect, or say why not."""
@@ -162,9 +172,11 @@ class TcpTransport:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 family, where = await _resolve(loop, host, port)
-                sock = socket.socket(family, socket.SOCK_STREAM)
-                sock.setblocking(False)
-                await loop.sock_connect(sock, where)
+                sock = connect_locally(where[0], port) if self._local else None
+                if sock is None:
+                    sock = socket.socket(family, socket.SOCK_STREAM)
+                    sock.setblocking(False)
+                    await loop.sock_connect(sock, where)
             return _TcpWire(loop, sock, address)
         except BaseException as error:
             if sock is not None:
@@ -199,38 +211,49 @@ def _reason(error: OSError) -> str:
 
 class _TcpListener:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, listening: socket.socket, address: str, accept: Callable[[Wire], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: Sequence[socket.socket],
+        address: str,
+        accept: Callable[[Wire], None],
     ) -> None:
         self.address = address
         self._loop = loop
-        self._socket = listening
+        self._sockets = sockets
         self._accept = accept
-        loop.add_reader(listening, self._acceptable)
+        for listening in sockets:
+            loop.add_reader(listening, self._acceptable, listening)
 
     def close(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
+        for listening in self._sockets:
+            if listening.fileno() >= 0:
+                self._loop.remove_reader(listening)
+                listening.close()
 
-    def _acceptable(self) -> None:
+    def _acceptable(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                sock, where = self._socket.accept()
+                sock, where = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
                     raise
                 logger.error("%s: cannot accept connections for now: %s", self.address, _reason(error))
-                self._loop.remove_reader(self._socket)
-                self._loop.call_later(_ACCEPT_AGAIN_SECONDS, self._accept_again)
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_ACCEPT_AGAIN_SECONDS, self._accept_again, listening)
                 return
             sock.setblocking(False)
-            self._accept(_TcpWire(self._loop, sock, format_address(where[0], where[1])))
+            # Who comes the short way has no address, or one of its own choice; the process says more.
+            is_local = listening.family == socket.AF_UNIX
+            dialler = f"process {peer_of(sock)[0]}" if is_local else format_address(where[0], where[1])
+            self._accept(_TcpWire(self._loop, sock, dialler))
+            if listening.fileno() < 0:
+                return
 
-    def _accept_again(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.add_reader(self._socket, self._acceptable)
+    def _accept_again(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening, self._acceptable, listening)
 
 
 class _TcpWire:
@@ -251,9 +274,12 @@ class _TcpWire:
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # After a cut TCP waits ever longer before it tries again; a new connection is there sooner.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS_MAX)
+        if sock.family == socket.AF_UNIX:
+            prepare(sock)
+        else:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # After a cut TCP waits ever longer before it tries again; a new connection is there sooner.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS_MAX)
         self.address = address
         self.buffered = 0
         self._loop = loop

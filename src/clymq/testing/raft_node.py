@@ -66,7 +66,7 @@ class RaftProcess:
         self._folder = DataFolder.open(self._files, data, config)
         self._partitions: dict[str, RaftPartition] = {}
         incarnation = self._chance.randint(1, INCARNATION_MAX)
-        transport = TcpTransport()
+        transport = TcpTransport(local=config.local_sockets == "true")
         self._endpoint = Endpoint(
             self._clock, config, name=name, role="broker", incarnation=incarnation, features=(PUSH_RUNS,)
         )
