@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 
 SIZES = ("quick", "normal", "long")
 TEST_SECONDS_MAX = 600
-# Of what starts clusters, this goes with the second half, so that both take about as long.
-SECOND_HALF = ("/spark/", "/test_raft_", "/test_sigkill", "/test_storage_rows", "/test_process_", "/test_servers")
+PARTS = ("clusters", "spark", "computing")
+# Of what starts clusters, this goes with Spark, so that both take about as long.
+WITH_SPARK = ("/spark/", "/test_raft_", "/test_sigkill", "/test_storage_rows", "/test_process_", "/test_servers")
 
 settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("normal", max_examples=100, deadline=None, derandomize=True)
@@ -21,7 +22,7 @@ settings.register_profile("long", max_examples=2000, deadline=None, suppress_hea
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--size", choices=SIZES, default="normal", help="how much of the suite to run")
-    parser.addoption("--half", choices=("first", "second"), help="one of two halves, for two cores; not given: all")
+    parser.addoption("--part", choices=PARTS, help="what runs beside the other parts; not given: all")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,21 +35,22 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     size = config.getoption("--size")
     unwanted = {"quick": ("long", "quick_skip"), "normal": ("long",), "long": ()}[size]
-    half = config.getoption("--half")
+    part = config.getoption("--part")
     chosen = [
         item
         for item in items
-        if not any(item.get_closest_marker(name) for name in unwanted) and half in {None, half_of(item)}
+        if not any(item.get_closest_marker(name) for name in unwanted) and part in {None, part_of(item)}
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
 
 
-def half_of(item: pytest.Item) -> str:
-    """Return in which half a test runs: first most of what starts clusters, second all that computes."""
+def part_of(item: pytest.Item) -> str:
+    """Return with which part a test runs: what starts clusters waits for them, which leaves room for what computes."""
     path = item.nodeid
-    starts_clusters = path.startswith(("tests/conformance/", "tests/integration/"))
-    return "second" if not starts_clusters or any(name in path for name in SECOND_HALF) else "first"
+    if not path.startswith(("tests/conformance/", "tests/integration/", "tests/property/test_fuzz.py")):
+        return "computing"
+    return "spark" if any(name in path for name in WITH_SPARK) else "clusters"
 
 
 @pytest.hookimpl(wrapper=True)
