@@ -14,6 +14,7 @@ import click
 import pytest
 
 import clymq
+from clymq.cli.commands import Commands
 from clymq.cli.main import cli
 
 PAGE = (Path(__file__).parents[1] / "docs/reference.md").read_text()
@@ -79,7 +80,7 @@ def test_records_have_the_fields_of_the_table(name: str, fields: str) -> None:
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
-        for name, each in command.commands.items():
+        for name, each in (command.load_all() if isinstance(command, Commands) else command.commands).items():
             yield from commands(each, (*path, name))
     elif path[0] not in ELSEWHERE:
         yield " ".join(path), command

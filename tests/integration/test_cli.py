@@ -223,7 +223,7 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
 
 def test_every_command_and_option_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
-    for name, command in cli.commands.items():
+    for name, command in cli.load_all().items():
         assert run([name, "--help"]) == 0
         assert command.help
         assert all(getattr(option, "help", "") for option in command.params if option.param_type_name == "option")

@@ -67,7 +67,7 @@ def test_every_such_setting_is_a_flag_of_a_command() -> None:
 
     flags = {
         option.opts[0].removeprefix("--")
-        for command in cli.commands.values()
+        for command in cli.load_all().values()
         for option in command.params
         if isinstance(option, SettingOption)
     }

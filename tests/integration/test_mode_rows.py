@@ -299,6 +299,12 @@ def test_row_85_a_stalled_fetch_leader_acknowledges_none_of_what_waited_in_its_s
             await admin.create_topic("stalled", partitions=1, ack=Ack.LEADER)
             raw = await RawProducer.begin(asking, "stalled", ack=Ack.LEADER)
             assert (await raw.push(raw.batch(b"0"))).base_offset == 0
+
+            async def followed() -> bool:
+                return await values(cluster, "stalled") == [b"0"]
+
+            # What only the leader has goes with it, and that is allowed at ack 1.
+            await until_asked(followed, "a follower has the first message", seconds_max=LONG_SECONDS)
             leader, _ = await placed(catalog, "stalled")
             cluster.freeze(leader)
             waiting = [

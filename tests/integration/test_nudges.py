@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from clymq import Ack, AsyncAdmin, AsyncProducer
+from clymq.rpc.transport import parse_address
 from clymq.testing import LocalCluster
 from rows import LONG_SECONDS, Asking, roll, run
 
@@ -31,9 +34,13 @@ def test_brokers_that_are_all_back_on_other_ports_find_each_other(cluster: Local
     before = cluster.addresses
     for name in cluster.brokers:
         cluster.stop(name)
-    for name in cluster.brokers:
-        del cluster._addresses[name]  # so that it is not started where it was
-        cluster.start(name)
+    with ExitStack() as taken:
+        for name in cluster.brokers:
+            host, port = parse_address(before[name])
+            taken.enter_context(socket.socket()).bind((host, port))  # nobody listens there, and nobody gets it
+        for name in cluster.brokers:
+            del cluster._addresses[name]  # so that it is not started where it was
+            cluster.start(name)
     assert not {before[name] for name in cluster.brokers} & {cluster.addresses[name] for name in cluster.brokers}
 
     async def check() -> None:

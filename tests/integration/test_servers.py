@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from clymq.rpc.local import connect_locally
+from clymq.rpc.transport import parse_address
+
 CLYMQ = (str(Path(sys.executable).parent / "clymq"),)
 
 
@@ -127,3 +130,16 @@ def test_call_gives_up_in_time(tmp_path: Path) -> None:
         code, answer, _ = call(address, "StoreSync", '{"session": 1}', "--json", "--timeout", "0.5")
         process.send_signal(signal.SIGCONT)
     assert code in {3, 4}, answer
+
+
+@pytest.mark.parametrize(("setting", "nearby"), [("true", True), ("false", False)])
+def test_a_server_listens_beside_its_port_unless_it_is_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, nearby: bool
+) -> None:
+    monkeypatch.setenv("CLYMQ_LOCAL_SOCKETS", setting)
+    with zkserver(tmp_path / "zk") as (_, address):
+        host, port = parse_address(address)
+        found = connect_locally(host, port)
+        assert (found is not None) is nearby
+        if found is not None:
+            found.close()
