@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,37 +50,33 @@ class Tally:
     """How often each message came."""
 
     copies: bytearray = field(default_factory=lambda: bytearray(MESSAGES))
+    acked: bytearray = field(default_factory=lambda: bytearray(MESSAGES))
+    open_at_the_kill: bytes = bytes(MESSAGES)
+    """Stored when the broker was killed, and not acked: who had leased them is forgotten, so they may come again."""
     received: int = 0
-    marked: int = 0
-    """Came again, and said so."""
-    unfinished: set[int] = field(default_factory=set)
-    """Could not be acked, because the leader that had leased them was gone, and nobody was left to mark them."""
+    redelivered: int = 0
+    """Came again for a reason that is known."""
 
-    def add(self, messages: Messages) -> None:
-        """Count messages; one that says itself that it is delivered again is no duplicate."""
+    def add(self, messages: Messages) -> list[int]:
+        """Count messages, and return which these are."""
         table = messages.to_arrow()
         self.received += len(messages)
-        columns = (table.column(name).to_pylist() for name in ("value", "delivery_count"))
-        for value, deliveries in zip(*columns, strict=True):
-            number = int(value)
-            if self.copies[number] and deliveries > 1:
-                self.marked += 1
+        numbers = [int(value) for value in table.column("value").to_pylist()]
+        for number, deliveries in zip(numbers, table.column("delivery_count").to_pylist(), strict=True):
+            if self.copies[number] and (deliveries > 1 or self.open_at_the_kill[number]):
+                self.redelivered += 1
             else:
                 self.copies[number] = min(255, self.copies[number] + 1)
+        return numbers
 
-    def could_not_ack(self, messages: Messages) -> None:
-        """Note what is going to come again."""
-        self.unfinished.update(int(message.value) for message in messages)
+    def finished(self, numbers: list[int]) -> None:
+        """Note what was acked: it must not come again, whoever dies."""
+        for number in numbers:
+            self.acked[number] = 1
 
-    @property
-    def unmarked(self) -> int:
-        """Came again because they could not be acked."""
-        return sum(self.copies[number] - 1 for number in self.unfinished)
-
-    @property
-    def redelivered(self) -> int:
-        """Came again for a reason that is known."""
-        return self.marked + self.unmarked
+    def broker_was_killed(self, pushed: int) -> None:
+        """Note what is open, of the first so many messages."""
+        self.open_at_the_kill = bytes(n < pushed and not acked for n, acked in enumerate(self.acked))
 
     @property
     def lost(self) -> int:
@@ -90,7 +86,7 @@ class Tally:
     @property
     def duplicated(self) -> int:
         """Copies too many, for no reason."""
-        return sum(self.copies) + self.lost - MESSAGES - self.unmarked
+        return sum(self.copies) + self.lost - MESSAGES
 
 
 def main() -> int:
@@ -160,7 +156,7 @@ async def story(bootstrap: str, folder: Path) -> dict[str, Any]:
         takers = [asyncio.create_task(take(bootstrap, f"member{n}", shared)) for n in range(MEMBERS)]
         readers = [asyncio.create_task(read(bootstrap)) for _ in range(READERS)]
         began = time.monotonic()
-        killed, slowest = await write(bootstrap, admin, folder)
+        killed, slowest = await write(bootstrap, admin, folder, shared)
         rate = MESSAGES / (time.monotonic() - began)
         say(f"all {MESSAGES:,} messages are acknowledged: {rate:,.0f}/s; the longest wait {slowest:.1f} s")
         own = await asyncio.gather(*readers)
@@ -184,7 +180,7 @@ async def story(bootstrap: str, folder: Path) -> dict[str, Any]:
     }
 
 
-async def write(bootstrap: str, admin: AsyncAdmin, folder: Path) -> tuple[str, float]:
+async def write(bootstrap: str, admin: AsyncAdmin, folder: Path, shared: Tally) -> tuple[str, float]:
     """Push all messages, each acknowledged as its partition is; return who was killed, and the longest wait."""
     killed, slowest, first = "", 0.0, 0
     async with AsyncProducer(bootstrap) as producer, AsyncConsumer(bootstrap) as looking:
@@ -199,6 +195,7 @@ async def write(bootstrap: str, admin: AsyncAdmin, folder: Path) -> tuple[str, f
             pushing = asyncio.create_task(producer.push_many(TOPIC, values, partition="xian"))
             if pushed == KILL_AT:
                 killed = await kill_the_leader(admin, folder)
+                shared.broker_was_killed(first + pushed + MESSAGES_AT_ONCE)
                 say(f"{killed}, which led xian, was killed after {pushed:,} messages to it")
             elif pushed in {TO_LEADER_AT, TO_QUORUM_AT}:
                 ack = Ack.LEADER if pushed == TO_LEADER_AT else Ack.QUORUM
@@ -238,11 +235,10 @@ async def take(bootstrap: str, name: str, shared: Tally) -> None:
         await consumer.subscribe(TOPIC, mode=Mode.PTP_PULL, group=GROUP)
         while time.monotonic() < deadline and shared.lost:
             messages = await consumer.pull(MESSAGES_AT_ONCE, timeout=0.5)
-            shared.add(messages)
-            try:
+            numbers = shared.add(messages)
+            with suppress(UnknownLease):  # it ended with the leader that gave it: the messages come again
                 await consumer.ack(messages)
-            except UnknownLease:  # it ended with the leader that gave it: the messages come again
-                shared.could_not_ack(messages)
+                shared.finished(numbers)
 
 
 async def read(bootstrap: str) -> Tally:

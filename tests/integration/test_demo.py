@@ -7,8 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
+import pyarrow as pa
 import pytest
+from examples.demo import Tally
+
+from clymq import Messages
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,3 +29,39 @@ def test_the_demo_loses_a_broker_and_no_message(tmp_path: Path) -> None:
     summary = json.loads(summary_file.read_text())
     assert (summary["sent"], summary["lost"], summary["duplicated"]) == (1_000_000, 0, 0)
     assert summary["killed"].startswith("Broker")
+
+
+class _Came:
+    """Messages as the demo looks at them: numbers, each for the first time as far as anybody knows."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def to_arrow(self) -> pa.Table:
+        return pa.table({"value": [b"%d" % each for each in self.numbers], "delivery_count": [1] * len(self)})
+
+
+def _add(tally: Tally, *numbers: int) -> list[int]:
+    return tally.add(cast(Messages, _Came(*numbers)))
+
+
+def test_what_was_open_when_the_broker_was_killed_may_come_again_whoever_finishes_it_first() -> None:
+    tally = Tally()
+    tally.finished(_add(tally, 1))
+    _add(tally, 2)
+    tally.broker_was_killed(pushed=4)
+    tally.finished(_add(tally, 2))
+    _add(tally, 3)
+    _add(tally, 3)
+    assert (tally.redelivered, tally.duplicated) == (2, 0)
+
+
+def test_what_was_acked_before_or_came_to_be_after_the_kill_must_not_come_again() -> None:
+    tally = Tally()
+    tally.finished(_add(tally, 1))
+    tally.broker_was_killed(pushed=4)
+    _add(tally, 1, 4, 4)
+    assert (tally.redelivered, tally.duplicated) == (0, 2)
