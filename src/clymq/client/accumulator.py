@@ -109,6 +109,10 @@ class Accumulator:
         self._new_builder = new_builder
         self._open: dict[tuple[str, str], Draft] = {}  # in the order of their opening
 
+    def size_max(self, topic: str, partition: str) -> int:
+        """Return what a draft of this partition may take in all."""
+        return self._grown_bytes if self.is_crowded(topic, partition) else self.batch_bytes
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much more may be accepted."""
         return not self.buffered_bytes or self.buffered_bytes + size_bytes <= self.buffer_bytes_max
@@ -151,7 +155,7 @@ class Accumulator:
         draft = self.add(topic, partition, now, value)
         lane = Lane(0)
         if not draft.closed:
-            room = min(self._size_max(draft) - draft.size_bytes, self.buffer_bytes_max - self.buffered_bytes)
+            room = min(self.size_max(topic, partition) - draft.size_bytes, self.buffer_bytes_max - self.buffered_bytes)
             lane.left = max(0, min(room, value_bytes_max))
             draft.lane = lane
             draft.size_bytes += lane.left
@@ -208,7 +212,7 @@ class Accumulator:
         draft = self._open.get((topic, partition))
         if draft is not None:
             self._take_lane(draft)
-        if draft is not None and draft.size_bytes + size > self._size_max(draft):
+        if draft is not None and draft.size_bytes + size > self.size_max(topic, partition):
             self._close(draft)
             draft = None
         # A new one is kept only once something is in it: what cannot be added leaves nothing behind.
@@ -221,14 +225,10 @@ class Accumulator:
         draft.size_bytes += size
         self.buffered_bytes += size
         if draft.overdue or draft.size_bytes >= self.batch_bytes:
-            if draft.size_bytes >= self._size_max(draft):
+            if draft.size_bytes >= self.size_max(draft.topic, draft.partition):
                 self._close(draft)
             else:
                 self._put_off(draft)
-
-    def _size_max(self, draft: Draft) -> int:
-        """Return what a draft may take in all."""
-        return self._grown_bytes if self.is_crowded(draft.topic, draft.partition) else self.batch_bytes
 
     def _take_lane(self, draft: Draft) -> None:
         """Put what is in a draft's lane into its builder, give back what the lane did not need, and end it."""

@@ -77,10 +77,9 @@ class Outbox:
         self._callers = 0
         self._unreported: ClymqError | None = None
 
-    @property
-    def batch_bytes(self) -> int:
-        """How large a batch may become."""
-        return self._accumulator.batch_bytes
+    def batch_bytes(self, topic: str, partition: str) -> int:
+        """How large the next batch of a partition may become, as things are."""
+        return self._accumulator.size_max(topic, partition)
 
     @property
     def buffered_bytes(self) -> int:

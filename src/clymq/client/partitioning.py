@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -24,6 +24,9 @@ import pyarrow.compute as pc
 from clymq.record.builder import value_column
 
 _OFFSET: Final = struct.Struct("<i")
+
+Limit = Callable[[], int]
+"""How large the next piece may be: asked for each, because it may change while those before are sent."""
 
 
 def partition_of(key: bytes, partitions: Sequence[str]) -> str:
@@ -54,25 +57,27 @@ def by_key_column(table: pa.Table, partitions: Sequence[str]) -> dict[str | None
     return parts
 
 
-def cuts(sizes: Sequence[int], limit_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Divide messages of these sizes into runs of at most `limit_bytes`, at least one each: (start, end, bytes)."""
+def cuts(sizes: Sequence[int], limit: Limit) -> Iterator[tuple[int, int, int]]:
+    """Divide messages of these sizes into runs of at most the limit's bytes, at least one each: (start, end, bytes)."""
     sums = list(accumulate(sizes))
     start = before = 0
     while start < len(sums):
-        end = max(start + 1, bisect_right(sums, before + limit_bytes, start))
+        end = max(start + 1, bisect_right(sums, before + limit(), start))
         yield start, end, sums[end - 1] - before
         start, before = end, sums[end - 1]
 
 
-def cut_values(values: Sequence[bytes], message_bytes: int, limit_bytes: int) -> Iterator[tuple[pa.Array, int]]:
-    """Divide values into columns of at most `limit_bytes`, at least one value each: (column, bytes).
+def cut_values(values: Sequence[bytes], message_bytes: int, limit: Limit) -> Iterator[tuple[pa.Array, int]]:
+    """Divide values into columns of at most the limit's bytes, at least one value each: (column, bytes).
 
     A value counts with `message_bytes` beside its own. How many make a column is guessed from those before; a column
     knows the sizes of its values, so that nobody has to ask each of them.
     """
-    start, count = 0, _guess(values, message_bytes, limit_bytes)
+    start = 0
+    row_bytes: float = _first_bytes(values, message_bytes)
     while start < len(values):
-        column = value_column(values[start : start + count])
+        limit_bytes = limit()
+        column = value_column(values[start : start + max(1, int(limit_bytes / row_bytes))])
         size = _size_to(column, len(column), message_bytes)
         if size > limit_bytes and len(column) > 1:
             fitting = bisect_right(
@@ -82,22 +87,24 @@ def cut_values(values: Sequence[bytes], message_bytes: int, limit_bytes: int) ->
             size = _size_to(column, len(column), message_bytes)
         yield column, size
         start += len(column)
-        count = max(1, limit_bytes * len(column) // size)
+        row_bytes = size / len(column)
 
 
 def size_of_few(values: Sequence[bytes], message_bytes: int, limit_bytes: int) -> int | None:
     """Return what values take that fit into `limit_bytes` together; None if they do not, or are not all `bytes`."""
-    if not values or len(values) > _guess(values, message_bytes, limit_bytes) or set(map(type, values)) != {bytes}:
+    fitting = limit_bytes // _first_bytes(values, message_bytes)
+    if not 0 < len(values) <= max(1, fitting) or set(map(type, values)) != {bytes}:
         return None
     size = sum(map(len, values)) + message_bytes * len(values)
     return size if size <= limit_bytes else None
 
 
-def _guess(values: Sequence[bytes], message_bytes: int, limit_bytes: int) -> int:
+def _first_bytes(values: Sequence[bytes], message_bytes: int) -> int:
+    """Return what the first value takes, for a guess at the others."""
     try:
-        return max(1, limit_bytes // (message_bytes + len(values[0]))) if values else 1
+        return message_bytes + len(values[0]) if values else message_bytes
     except TypeError:
-        return 1  # no bytes: the column says so
+        return message_bytes  # no bytes: the column says so
 
 
 def _size_to(column: pa.Array, end: int, message_bytes: int) -> int:
@@ -120,6 +127,16 @@ def cut_table(table: pa.Table, limit_bytes: int) -> Iterator[pa.Table]:
             yield from cut_table(table.slice(start, end - start), limit_bytes)
     elif table.num_rows:
         yield table
+
+
+def cut_table_by(table: pa.Table, limit: Limit) -> Iterator[pa.Table]:
+    """Divide a table as `cut_table` does, with a limit that may change on the way."""
+    row_bytes, start = max(1.0, table.nbytes / max(1, table.num_rows)), 0
+    while start < table.num_rows:
+        limit_bytes = limit()
+        part = table.slice(start, max(1, int(limit_bytes / row_bytes)))
+        yield from cut_table(part, limit_bytes)
+        start += part.num_rows
 
 
 class Sticky:

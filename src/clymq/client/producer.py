@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
-from clymq.client.accumulator import GROWTH, MESSAGE_BYTES, Accumulator, Draft, message_bytes
+from clymq.client.accumulator import MESSAGE_BYTES, Accumulator, Draft, message_bytes
 from clymq.client.admin import AsyncAdmin, TopicInfo
 from clymq.client.cluster import Cluster
 from clymq.client.gathering import Gathering
 from clymq.client.identity import default_name
 from clymq.client.intake import Intake
 from clymq.client.outbox import OnDelivery, Outbox
-from clymq.client.partitioning import by_key, by_key_column, cut_table, cut_values, cuts, size_of_few
+from clymq.client.partitioning import Limit, by_key, by_key_column, cut_table_by, cut_values, cuts, size_of_few
 from clymq.client.placing import Placing
 from clymq.client.receipts import Delivery, Outcome, Receipt, Receipts
 from clymq.client.surroundings import Surroundings
@@ -42,7 +43,7 @@ _Fill = Callable[[BatchBuilder], object]
 IN_FLIGHT_MAX: Final = 8
 PIECES_IN_A_TURN: Final = 4
 # No more are made ready for each partition than soon leave: memory that was just used is faster than fresh memory.
-PIECES_AHEAD: Final = 2 * IN_FLIGHT_MAX * GROWTH
+PIECES_AHEAD: Final = 2 * IN_FLIGHT_MAX
 
 
 class AsyncProducer:
@@ -197,11 +198,12 @@ class AsyncProducer:
                 for name, chosen in by_key(keys, names).items()
             }
         for name, part in parts.items():
+            limit = partial(pieces.batch_bytes, name)
             if len(part) == 1:
-                for count, size, fill in self._cut_values(part["value"]):
+                for count, size, fill in self._cut_values(part["value"], limit):
                     await pieces.add(name, count, size, fill, self._deadline())
                 continue
-            for start, end, size in cuts(_sizes(part), self._outbox.batch_bytes):
+            for start, end, size in cuts(_sizes(part), limit):
                 piece = {column: items[start:end] for column, items in part.items()}
                 await pieces.add(name, end - start, size, _fill_columns(piece), self._deadline())
         return await pieces.receipts()
@@ -213,7 +215,7 @@ class AsyncProducer:
         pieces = _Pieces(self._outbox, self._placing, topic, names)
         parts = {partition: table} if partition is not None else by_key_column(table, names)
         for name, part in parts.items():
-            for piece in cut_table(part, self._outbox.batch_bytes):
+            for piece in cut_table_by(part, partial(pieces.batch_bytes, name)):
                 size = piece.nbytes + MESSAGE_BYTES * piece.num_rows
                 await pieces.add(name, piece.num_rows, size, _fill_arrow(piece), self._deadline())
         return await pieces.receipts()
@@ -302,7 +304,7 @@ class AsyncProducer:
                 raise
             log.warning("producer %s: %s: %s", self.name, problem.code, problem)
 
-    def _cut_values(self, values: Sequence[bytes]) -> Iterator[tuple[int, int, _Fill]]:
+    def _cut_values(self, values: Sequence[bytes], limit: Limit) -> Iterator[tuple[int, int, _Fill]]:
         """Divide values into pieces for a batch each: messages, bytes, and what fills a builder with them.
 
         A few are gathered as they are, and become a column with those of others: a column has its price.
@@ -311,7 +313,7 @@ class AsyncProducer:
         if size is not None:
             yield len(values), size, lambda builder: builder.add_checked(values)
             return
-        for column, size in cut_values(values, MESSAGE_BYTES, self._outbox.batch_bytes):
+        for column, size in cut_values(values, MESSAGE_BYTES, limit):
             yield len(column), size, _fill_columns({"value": column})
 
     def _deadline(self) -> Deadline:
@@ -342,7 +344,7 @@ class _Pieces:
         """Accept a piece as soon as there is room; without a partition it goes where it is the turn of."""
         await self._placing.admit(self._topic, partition or self._partitions[0], size, deadline)
         self._outbox.check_open()
-        place = self._placing.choose(self._topic, self._partitions, None) if partition is None else partition
+        place = self._place(partition)
         draft = self._outbox.add_many(self._topic, place, count, size, fill)
         self._gathering.expect(draft, count)
         self._filling[place] = draft
@@ -353,6 +355,13 @@ class _Pieces:
         while self._gathering.pending >= PIECES_AHEAD * len(self._partitions):
             self._outbox.send_now()  # what lingers is not settled while it does
             await self._outbox.some_settled()
+
+    def batch_bytes(self, partition: str | None) -> int:
+        """Return how large the next piece should be."""
+        return self._outbox.batch_bytes(self._topic, self._place(partition))
+
+    def _place(self, partition: str | None) -> str:
+        return self._placing.choose(self._topic, self._partitions, None) if partition is None else partition
 
     async def receipts(self) -> Receipts:
         """Let what is still open leave, since nothing of ours follows it, and wait for all."""

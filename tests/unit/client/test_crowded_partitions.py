@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pyarrow as pa
 import pytest
 
 from clymq import AsyncProducer, Receipt
@@ -44,6 +45,29 @@ def test_what_waits_behind_a_full_window_goes_in_fewer_batches() -> None:
         assert [receipt.offset for receipt in receipts] == list(range(1, 17))
         assert partition.values() == [b"first", *VALUES]
         assert [batch.count for batch in partition.log if batch.count] == [1] * 9 + [3, 3, 2]
+
+    producing(main, batch_bytes=512)
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_a_column_for_a_crowded_partition_is_cut_into_larger_batches(as_table: bool) -> None:
+    values = [b"%04d" % n * 25 for n in range(60)]
+
+    async def main(cluster: FakeCluster, producer: AsyncProducer) -> None:
+        partition = cluster.topics["t"]["0"]
+        await producer.push("t", b"first")
+        partition.hold = True
+        table = pa.table({"value": values})
+        pushing = asyncio.create_task(producer.push_arrow("t", table) if as_table else producer.push_many("t", values))
+        await turns(cluster.clock)
+        partition.hold = False
+        partition.commit()
+        assert (await pushing).ranges == [("0", 1, 60)]
+        assert partition.values() == [b"first", *values]
+        counts = [batch.count for batch in partition.log if batch.count][1:]
+        small, large = counts[:8], counts[8:]
+        assert max(small) * 100 <= 512
+        assert max(large) > 2 * max(small)
 
     producing(main, batch_bytes=512)
 

@@ -15,6 +15,7 @@ from clymq.client.partitioning import (
     by_key,
     by_key_column,
     cut_table,
+    cut_table_by,
     cut_values,
     cuts,
     partition_of,
@@ -57,7 +58,7 @@ def test_columns_and_tables_are_divided_alike(keys: list[bytes | None]) -> None:
 
 @given(st.lists(st.integers(0, 50), max_size=50), st.integers(1, 100))
 def test_cuts_cover_everything_once_within_the_limit(sizes: list[int], limit: int) -> None:
-    found = list(cuts(sizes, limit))
+    found = list(cuts(sizes, lambda: limit))
     assert [at for start, end, _ in found for at in range(start, end)] == list(range(len(sizes)))
     for start, end, size in found:
         assert size == sum(sizes[start:end])
@@ -71,7 +72,7 @@ def test_cuts_cover_everything_once_within_the_limit(sizes: list[int], limit: in
 @given(sizes=st.lists(st.integers(0, 300), max_size=60), limit=st.integers(1, 1000))
 def test_values_are_cut_into_columns_within_the_limit(sizes: list[int], limit: int) -> None:
     values = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
-    pieces = list(cut_values(values, 12, limit))
+    pieces = list(cut_values(values, 12, lambda: limit))
     assert [value for column, _ in pieces for value in column.to_pylist()] == values
     for column, size in pieces:
         assert size == sum(len(value) + 12 for value in column.to_pylist())
@@ -98,8 +99,20 @@ def test_few_values_are_bytes_that_fit_together(values: list[bytes], limit: int,
 
 
 def test_equal_values_fill_their_columns() -> None:
-    lengths = [len(column) for column, _ in cut_values([bytes(88)] * 1000, 12, 10_000)]
+    lengths = [len(column) for column, _ in cut_values([bytes(88)] * 1000, 12, lambda: 10_000)]
     assert lengths == [100] * 10
+
+
+def test_the_limit_of_a_piece_is_asked_for_when_its_turn_comes() -> None:
+    limits = iter([1000, 4000, 4000, 1000])
+    assert [len(column) for column, _ in cut_values([bytes(88)] * 100, 12, lambda: next(limits))] == [10, 40, 40, 10]
+    limits = iter([1000, 4000, 4000, 1000])
+    assert [end - start for start, end, _ in cuts([100] * 100, lambda: next(limits))] == [10, 40, 40, 10]
+    rows = [number.to_bytes(8, "little") + bytes(992) for number in range(100)]
+    limits = iter([10_100, 40_400, 40_400, 40_400])
+    pieces = list(cut_table_by(pa.table({"value": rows}), lambda: next(limits)))
+    assert [piece.num_rows for piece in pieces] == [10, 40, 40, 10]
+    assert pa.concat_tables(pieces).column("value").to_pylist() == rows
 
 
 def test_rows_of_one_size_are_cut_into_as_few_slices_as_hold_them() -> None:
