@@ -37,6 +37,7 @@ CONFIG = {
 # Topics that are written again and again keep the last of it, as they do in a cluster that has run for a while: memory
 # that the kernel has never used for files before can cost more than all the rest, and then it alone is measured.
 WRITTEN = {"retention_bytes": 256 * MiB, "block_bytes_max": 256 * MiB}
+QUICK_TURNS, QUICK_ROWS = 3, 400_000
 _numbers = itertools.count()
 
 
@@ -45,7 +46,7 @@ def run(quick: bool) -> list[Row]:
     from benchmarks.spark_raw import MemorySource  # noqa: PLC0415 PySpark is loaded when it is needed
     from clymq.spark.session import spark_session  # noqa: PLC0415
 
-    turns, rows = (3, 400_000) if quick else (7, 2_000_000)
+    turns, rows = (QUICK_TURNS, QUICK_ROWS) if quick else (7, 2_000_000)
     jars = spark_kafka.connector()
     settings = {**SETTINGS, "spark.jars": ",".join(map(str, jars))} if jars else SETTINGS
     with ProcessCluster(brokers=1, network="proxies", config=CONFIG) as cluster:
@@ -56,7 +57,9 @@ def run(quick: bool) -> list[Row]:
             measured = [*bench.tables(), *bench.streams()]
             if jars:
                 with spark_kafka.broker() as kafka:
-                    measured += [] if kafka is None else bench.beside_kafka(kafka)
+                    # Always of the quick run's size: more takes Kafka's connector minutes, synced as it has to be here.
+                    beside = Bench(spark, cluster.bootstrap, QUICK_ROWS, QUICK_TURNS)
+                    measured += [] if kafka is None else beside.beside_kafka(kafka)
             return measured
         finally:
             spark.stop()
@@ -97,10 +100,10 @@ class Bench:
                 kafka.create(each, partitions=2)
             self._write_kafka(kafka.address, topic, size, rows)()
             theirs = self._read_kafka(kafka.address, topic)
-            title = f"read a table, {name}, beside Spark's Kafka connector"
+            title = f"read a table, {name}, {rows:,} rows, beside Spark's Kafka connector"
             found.append(self._beside(title, rows, self._read(size), theirs, 1.5))
             theirs = self._write_kafka(kafka.address, target, size, rows)
-            title = f"write a table, {name}, exactly once beside Spark's Kafka connector at least once"
+            title = f"write a table, {name}, {rows:,} rows, exactly once beside Spark's Kafka connector at least once"
             found.append(self._beside(title, rows, self._write(size, rows, {}), theirs, 1.5))
         return found
 

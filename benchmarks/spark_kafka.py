@@ -9,61 +9,45 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import maven
 from benchmarks.peers import kafka
 from benchmarks.peers.system import Promise
 
-MAVEN = "https://repo1.maven.org/maven2"
-SPARK = "org/apache/spark"
-# Where it is, and its SHA-256.
+# What it is, and its SHA-256.
 JARS = {
-    f"{SPARK}/spark-sql-kafka-0-10_2.13/4.2.0/spark-sql-kafka-0-10_2.13-4.2.0.jar": (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0": (
         "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"
     ),
-    f"{SPARK}/spark-token-provider-kafka-0-10_2.13/4.0.0/spark-token-provider-kafka-0-10_2.13-4.0.0.jar": (
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0": (
         "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767"
     ),
-    "org/apache/kafka/kafka-clients/3.9.2/kafka-clients-3.9.2.jar": (
-        "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8"
-    ),
-    "org/apache/commons/commons-pool2/2.13.1/commons-pool2-2.13.1.jar": (
-        "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f"
-    ),
+    "org.apache.kafka:kafka-clients:3.9.2": "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8",
+    "org.apache.commons:commons-pool2:2.13.1": "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
 }
-CONNECTOR = kafka.JARS.parent / "spark-kafka-4.2.0"
-GET_SECONDS_MAX = 120
+CONNECTOR = maven.KEPT / "connector-4.2.0"
 # Ours is on disk when it is acknowledged; so must theirs be.
 PROMISE = Promise(replicas=1, synced=True)
 
 
 def connector() -> list[Path]:
     """Return the connector's jars, got if they are not here; none if they cannot be had, and then says why."""
+    maven.get(JARS, CONNECTOR, with_what_they_need=False)
+    if not CONNECTOR.is_dir():
+        _say("the jars are not here: apt-get install maven, and Maven Central must be reachable")
+        return []
     found = []
-    for where, digest in JARS.items():
-        place = CONNECTOR / where.rpartition("/")[2]
-        try:
-            if not place.exists():
-                _get(f"{MAVEN}/{where}", place, digest)
-        except (OSError, ValueError) as error:
-            _say(f"{place.name} cannot be had: {error}")
+    for name, digest in JARS.items():
+        _, artifact, version = name.split(":")
+        place = CONNECTOR / f"{artifact}-{version}.jar"
+        if hashlib.sha256(place.read_bytes()).hexdigest() != digest:
+            _say(f"{place.name} is not what it was")
             return []
         found.append(place)
     return found
-
-
-def _get(address: str, place: Path, digest: str) -> None:
-    with urllib.request.urlopen(address, timeout=GET_SECONDS_MAX) as answer:
-        content = answer.read()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(f"{address} is not what it was")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    half = place.with_suffix(".half")
-    half.write_bytes(content)
-    half.replace(place)
 
 
 @contextmanager

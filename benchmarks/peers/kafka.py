@@ -7,7 +7,6 @@ acknowledged; without it Kafka leaves syncing to the operating system, by defaul
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -20,13 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import maven
 from benchmarks.contest import Turn, Watch
 from benchmarks.peers.system import FIRST, Client, Pace, Programs, Promise, ServerFailed, System, Task, wait_until
 from clymq.testing.ports import free_ports
 
 VERSION = "4.3.1"
-JARS = Path(__file__).parents[2] / ".bench-cache" / f"kafka-{VERSION}"
-GET_SECONDS_MAX = 900
+JARS = maven.KEPT / f"kafka-{VERSION}"
 FORMAT_SECONDS_MAX = 60
 # What kafka-server-start.sh gives it.
 JAVA = ("java", "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Djava.awt.headless=true")
@@ -34,28 +33,11 @@ LINGER_MS = 5
 BUFFER_KIB = 64 * 1024
 QUEUED_MESSAGES_MAX = 1_000_000
 WAIT_SECONDS = 60.0
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>bench</groupId><artifactId>kafka</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
-  </dependency></dependencies>
-</project>
-"""
 
 
 def get() -> None:
     """Get the jars from Maven Central, if they are not here and Maven is."""
-    if JARS.is_dir() or shutil.which("mvn") is None or shutil.which("java") is None:
-        return
-    half = JARS.with_suffix(".half")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir(parents=True)
-    (half / "pom.xml").write_text(POM)
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={half}"]
-    with contextlib.suppress(subprocess.SubprocessError):
-        subprocess.run(command, cwd=half, timeout=GET_SECONDS_MAX, check=True, capture_output=True)
-        half.rename(JARS)
+    maven.get([f"org.apache.kafka:kafka_2.13:{VERSION}"], JARS, with_what_they_need=True)
 
 
 class Kafka(System):

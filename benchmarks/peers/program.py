@@ -37,7 +37,7 @@ FAN_OUT_BYTES = 100
 PARTITION_BYTES = 100
 RECOVERY_BYTES = 10_000
 FAILOVER_TOPIC, RECOVERY_TOPIC = "all-failover", "all-much"
-FILL_BYTES_PER_SECOND_MIN = 5e6
+FILL_BYTES_PER_SECOND_MIN = 20e6
 MEMORY_PER_STORED_BYTE = 2.5
 FAN_OUT, START, COST, RECOVERY = "fan-out", "start-up", "cost", "recovery"
 
@@ -80,18 +80,18 @@ QUICK = Plan(
 )
 FULL = Plan(
     sizes=(100, 1000, 10_000),
-    seconds=5.0,
+    seconds=2.0,
     turns=5,
     latency_sizes=(100, 1000, 10_000),
-    latency_seconds=10.0,
+    latency_seconds=4.0,
     latency_rate=500,
     partitions=(1, 10, 100, 1000),
     failovers=5,
     recovery_bytes=10e9,
     promises=(ONE_UNACKNOWLEDGED, ONE, ONE_SYNCED, THREE, THREE_SYNCED),
     is_quick=False,
-    cell_seconds_max=900,
-    seconds_max=4 * 3600,
+    cell_seconds_max=240,
+    seconds_max=45 * 60,
 )
 
 
