@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks import spark_kafka
 from benchmarks.peers.kafka import KafkaClient
+from benchmarks.processes import folder
 from benchmarks.report import Row, at_least, at_most, beside_raw
 from clymq import AsyncAdmin, AsyncProducer
 from clymq.config import MiB
@@ -195,7 +195,10 @@ class Bench:
         reader = self._spark.readStream.format("clymq").option("bootstrap.servers", self._bootstrap)
         reader = reader.option("subscribe", self._topics[100]).option("startingOffsets", "earliest")
         rows = reader.option("maxOffsetsPerTrigger", share).load().select("value", "partition")
-        writer = rows.writeStream.format(sink).option("checkpointLocation", tempfile.mkdtemp(prefix="clymq-bench-"))
+        with folder() as checkpoint:
+            return self._run_query(rows.writeStream.format(sink).option("checkpointLocation", checkpoint), share, sink)
+
+    def _run_query(self, writer: Any, share: int, sink: str) -> list[Any]:
         if sink == "clymq":
             writer = writer.option("bootstrap.servers", self._bootstrap).option("topic", self._topic(WRITTEN))
         writer = writer.trigger(processingTime="0 seconds")

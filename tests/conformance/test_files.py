@@ -6,12 +6,14 @@ import asyncio
 import os
 import random
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clymq.clock import ManualClock
+from clymq.config import MiB
 from clymq.errors import DiskFailed, FolderLocked
 from clymq.storage.files import Files, RealFiles
 from clymq.storage.memory import MemoryFiles
@@ -202,6 +204,34 @@ def test_real_files_and_folders_are_for_their_owner_only(tmp_path: Path) -> None
     assert stat.S_IMODE((tmp_path / "d/e").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "d/e/f").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "d/lock").stat().st_mode) == 0o600
+
+
+def test_the_room_of_a_large_file_is_given_back_by_nobody_who_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gigabyte takes the kernel a third of a second, from whoever lets go of it last: not the event loop."""
+    closed_by = {}
+    close = os.close
+
+    def note(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        close(descriptor)
+        closed_by[name] = threading.current_thread()
+
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_bytes(b"x")
+    with large.open("wb") as file:
+        file.truncate(64 * MiB)
+    files = RealFiles()
+    monkeypatch.setattr(os, "close", note)
+    for path in (small, large):
+        files.remove(str(path))
+        assert not files.exists(str(path))
+    files.close()
+    assert list(closed_by) == ["large (deleted)"]
+    assert closed_by["large (deleted)"] is not threading.current_thread()
+    with pytest.raises(DiskFailed, match="large"):
+        files.remove(str(large))
 
 
 def test_on_a_clock_a_sync_takes_as_long_as_it_is_told() -> None:

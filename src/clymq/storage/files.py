@@ -33,6 +33,8 @@ FOLDER_MODE: Final = 0o700
 _BUFFERS_MAX: Final = 1024
 # A file is mapped anew only when at least so much has been added: a smaller tail is cheaper to copy.
 _REMAP_BYTES: Final = 4 * 1024 * 1024
+# A file of this size or more is let go of by a thread of its own when it is removed.
+_LARGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class File(Protocol):
@@ -138,6 +140,8 @@ class RealFiles:
         self._sync_threads = sync_threads
         self._syncs: SimpleQueue[_Sync | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._removed: SimpleQueue[int | None] = SimpleQueue()
+        self._remover: threading.Thread | None = None
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         """Open a file for reading and writing; `create` makes it if it is missing."""
@@ -186,12 +190,21 @@ class RealFiles:
             os.rename(old, new)
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder that is empty."""
+        """Remove a file, or a folder that is empty.
+
+        The name is gone at once. The room of a large file is given back by a thread: the kernel takes up to half a
+        second for a gigabyte, from whoever lets go of it last.
+        """
         with _translated("remove", path):
             if os.path.isdir(path) and not os.path.islink(path):
                 os.rmdir(path)
-            else:
+                return
+            held = _open_if_large(path)
+            try:
                 os.unlink(path)
+            finally:
+                if held is not None:
+                    self._let_go_elsewhere(held)
 
     def free_bytes(self, path: str) -> int:
         """Bytes that may still be written below `path`."""
@@ -227,8 +240,22 @@ class RealFiles:
         threads, self._threads = self._threads, []
         for _ in threads:
             self._syncs.put(None)
+        if self._remover is not None:
+            threads.append(self._remover)
+            self._remover = None
+            self._removed.put(None)
         for thread in threads:
             thread.join()
+
+    def _let_go_elsewhere(self, descriptor: int) -> None:
+        if self._remover is None:
+            self._remover = threading.Thread(target=self._let_go, name="clymq-remove", daemon=True)
+            self._remover.start()
+        self._removed.put(descriptor)
+
+    def _let_go(self) -> None:
+        while (descriptor := self._removed.get()) is not None:
+            os.close(descriptor)
 
     def _run_syncs(self) -> None:
         while (sync := self._syncs.get()) is not None:
@@ -322,6 +349,16 @@ class _RealLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _open_if_large(path: str) -> int | None:
+    """Return a descriptor that keeps the room of a large file when its name is gone; None for any other."""
+    try:
+        if os.lstat(path).st_size >= _LARGE_BYTES:
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        pass  # it is removed all the same, or that says why not
+    return None
 
 
 def _sync_for_error(file: File) -> StorageError | None:
