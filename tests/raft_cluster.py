@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from clymq.raft.log import RaftLog
 from clymq.raft.messages import Entry, Kind, Message
 from clymq.raft.node import RaftNode, Ready
-from clymq.raft.state import HardState, Limits, Role
+from clymq.raft.state import HardState, Limits, Presence, Role
 
 M = TypeVar("M", bound=Message)
 
@@ -51,6 +51,7 @@ def node(
     lame: bool = False,
     limits: Limits | None = None,
     patience_ms: int = 400,
+    brokers: Mapping[str, Presence] | None = None,
 ) -> RaftNode:
     """Return one replica, alone with its test: process 1, at time 0, with everything on its disk."""
     disk = Disk(log, hard)
@@ -64,6 +65,7 @@ def node(
         draw_ms=lambda low, high: patience_ms,
         lame=lame,
         limits=limits,
+        brokers=brokers,
     )
 
 
@@ -89,6 +91,7 @@ class Cluster:
         self.chance = random.Random(seed)
         self.disks = {name: Disk() for name in self.names}
         self.nodes: dict[str, RaftNode] = {}
+        self.brokers: dict[str, dict[str, Presence]] = {name: {} for name in self.names}
         self.queue: list[Message] = []
         self.sent: list[Message] = []
         self.down: set[str] = set()
@@ -118,6 +121,7 @@ class Cluster:
             draw_ms=self.drawing(name),
             lame=lame,
             limits=self.limits,
+            brokers=self.brokers[name],
         )
         self.down.discard(name)
         return self.nodes[name]
@@ -209,8 +213,11 @@ class Cluster:
 
     def wake(self, name: str) -> None:
         """Wake a replica as a driver does, with what the heartbeats between brokers say: all that are up were heard."""
-        heard = {other: self.now for other in self.names if other not in self.down | {name}}
-        self.nodes[name].wake(self.now, heard)
+        for other in self.names:
+            if other not in self.down | {name}:
+                self.brokers[name][other] = Presence(self.now, 0)
+        self.nodes[name].wake(self.now)
+        self.brokers[name].clear()  # nobody else listens to brokers here
 
     def propose(self, name: str, count: int = 1, kind: Kind = Kind.DATA) -> list[Entry]:
         if self.nodes[name].asleep:

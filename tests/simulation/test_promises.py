@@ -219,7 +219,7 @@ class Brokers:
     def wake(self, broker: Broker, groups: set[str]) -> None:
         for group in groups:
             broker.coalescer.woken(group)
-            broker.nodes[group].wake(self.now, broker.coalescer.heard())
+            broker.nodes[group].wake(self.now)
             broker.awake.add(group)
 
     def deliver(self) -> None:

@@ -22,17 +22,28 @@ class Follower:
 
     def deadline(self) -> float:
         """When patience ends."""
-        return self._heard_at + self._patience_ms
+        return self._leader_there_at() + self._patience_ms
 
     def hears_a_leader(self) -> bool:
         """Whether a leader was heard within the least time that anyone waits: then it is to be protected."""
         state = self._state
-        return state.leader is not None and state.now - self._heard_at < state.limits.election_ms_min
+        return state.leader is not None and state.now - self._leader_there_at() < state.limits.election_ms_min
+
+    def _leader_there_at(self) -> float:
+        leader = self._state.leader
+        return self._heard_at if leader is None else self._state.credited(leader, self._heard_at)
 
     def wake(self) -> None:
-        """Stop sleeping; patience begins anew, because a sleeper has not listened."""
+        """Stop sleeping; patience begins anew, because a sleeper has not listened. Its broker has, to the leader's.
+
+        But not while the whole process was stopped: no more than the least patience is taken off.
+        """
+        state = self._state
+        broker = state.brokers.get(state.leader or "")
         self.asleep = False
-        self._heard_at = self._state.now
+        self._heard_at = state.now
+        if broker is not None:
+            self._heard_at = max(broker.heard_at, state.now - state.limits.election_ms_min)
 
     def saved(self, now: float) -> None:
         """Its vote is on the disk, and is given only now: whoever gets it has not had the time yet to lead."""

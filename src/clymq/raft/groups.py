@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clymq.raft.messages import Heartbeat, HeartbeatResponse, Message
+from clymq.raft.state import Presence
 
 Group = str
 
@@ -30,13 +31,6 @@ class PairHeartbeat:
     beats: tuple[tuple[Group, Heartbeat | HeartbeatResponse], ...]
 
 
-@dataclass(slots=True)
-class _Peer:
-    heard_at: float
-    incarnation: int = 0
-    lost: bool = False
-
-
 class Coalescer:
     """The heartbeats of one broker."""
 
@@ -46,7 +40,7 @@ class Coalescer:
         self._heartbeat_ms = heartbeat_ms
         self._election_ms = election_ms
         self._beat_at = 0.0
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Presence] = {}
         self._shared: dict[str, int] = defaultdict(int)
         self._gathered: dict[str, list[tuple[Group, Heartbeat | HeartbeatResponse]]] = defaultdict(list)
         self._led_by: dict[str, set[Group]] = defaultdict(set)
@@ -59,7 +53,7 @@ class Coalescer:
         """A group with replicas on these other brokers is hosted here."""
         for peer in peers:
             self._shared[peer] += 1
-            self._peers.setdefault(peer, _Peer(now))
+            self._peers.setdefault(peer, Presence(now, now))
 
     def leave(self, group: Group, peers: Iterable[str]) -> None:
         """It no longer is."""
@@ -123,6 +117,8 @@ class Coalescer:
         if peer is None:
             return set()  # it shares no group with us
         stays = peer.incarnation in {0, message.incarnation} and not peer.lost
+        if peer.incarnation not in {0, message.incarnation}:
+            peer.since = now
         peer.heard_at, peer.incarnation, peer.lost = now, message.incarnation, False
         return set() if stays else self._with(message.sender)
 
@@ -140,9 +136,10 @@ class Coalescer:
                 woken |= groups
         return woken
 
-    def heard(self) -> Mapping[str, float]:
-        """Return when each broker was last heard from."""
-        return {name: peer.heard_at for name, peer in self._peers.items()}
+    @property
+    def brokers(self) -> Mapping[str, Presence]:
+        """What is known of each broker, at any time."""
+        return self._peers
 
     def _with(self, name: str) -> set[Group]:
         """Return the sleeping groups that a broker takes part in, as far as it matters that it began anew."""

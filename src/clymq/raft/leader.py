@@ -111,7 +111,7 @@ class Leader:
             progress.probe(self._next_to_try(message, progress))
         elif progress.mode is Mode.PROBE:
             progress.replicate(message.held + 1)
-        if not message.rejected and progress.matched(message.match):
+        if not message.rejected and progress.matched(message.match, self._state.now):
             self.commit()
         self._replicate(message.sender, progress)
         self._hand_over_if_caught_up()
@@ -144,17 +144,29 @@ class Leader:
         if state.now < self._beat_at or self.asleep:
             return
         self._beat_at = state.now + state.limits.heartbeat_ms
-        rest = self._may_rest()
         live = self._live()
+        rest = self._may_rest(live)
+        horizon = state.now - state.limits.election_ms_min
         for peer, progress in self._followers.items():
             unanswered = progress.idle and progress.match < state.log.last_index
             if unanswered or progress.overdue(state.now, state.limits.election_ms_min):
                 progress.probe(progress.next_index if progress.mode is Mode.PROBE else progress.match + 1)
                 self._replicate(peer, progress)
+            if not self._has_news(peer, progress, (state.log.commit, rest)):
+                continue
             # To whatever process is there now, if the one that we know has fallen silent.
-            incarnation = progress.incarnation if progress in live else 0
+            incarnation = progress.incarnation if progress.heard_at >= horizon else 0
             state.send(Heartbeat, peer, incarnation=incarnation, commit=state.log.commit, sleep=rest)
-        self.asleep = rest and all(p.asleep for p in self._live())
+        self._sleep_if_others_do(live)
+
+    def _has_news(self, peer: str, progress: Progress, beat: tuple[int, bool]) -> bool:
+        """Whether a follower must hear this now: where the brokers hear each other, that all is as before can wait."""
+        state = self._state
+        quiet_ms = state.limits.election_ms_min if state.is_present(peer, progress.heard_at) else 0
+        if progress.beat == beat and state.now - progress.beat_at < quiet_ms:
+            return False
+        progress.beat, progress.beat_at = beat, state.now
+        return True
 
     def heartbeat_response(self, message: HeartbeatResponse) -> None:
         """A follower is alive, and knows so much."""
@@ -164,33 +176,48 @@ class Leader:
         if self.asleep and progress.match < self._state.log.last_index:
             self.wake()  # another process answers, which may have lost something: it must be looked after
         self._replicate(message.sender, progress)
+        self._sleep_if_others_do(self._live())
 
     def wake(self) -> None:
         """Go on beating at once."""
+        state = self._state
         self.asleep = False
-        self._beat_at = self._state.now
-        for progress in self._followers.values():
+        self._beat_at = state.now
+        for peer, progress in self._followers.items():
             progress.asleep = False
+            progress.beat = None
+            # Nobody has spoken for a group that slept; of one that was awake the replicas themselves must be heard.
+            if peer in state.brokers:
+                progress.heard_at = max(progress.heard_at, state.brokers[peer].heard_at)
 
-    def _may_rest(self) -> bool:
-        """Nothing to commit, nothing to send, and every live follower was told so."""
+    def _may_rest(self, live: list[Progress]) -> bool:
+        """Nothing to commit and nothing to send: whoever hears of this commit index may sleep."""
         log = self._state.log
         return (
             self.is_ready
             and self._transfer_to is None
             and log.last_index == log.commit == log.synced
-            and all(p.match == log.last_index and p.told_commit == log.commit for p in self._live())
+            and all(progress.match == log.last_index for progress in live)
         )
 
+    def _sleep_if_others_do(self, live: list[Progress]) -> None:
+        """Sleep as soon as all who are alive do, and have been told of everything."""
+        commit = self._state.log.commit
+        if all(progress.asleep and progress.told_commit == commit for progress in live) and self._may_rest(live):
+            self.asleep = True
+
     def _live(self) -> list[Progress]:
-        horizon = self._state.now - self._state.limits.election_ms_min
-        return [progress for progress in self._followers.values() if progress.heard_at >= horizon]
+        state = self._state
+        horizon = state.now - state.limits.election_ms_min
+        followers = self._followers.items()
+        return [progress for peer, progress in followers if state.credited(peer, progress.heard_at) >= horizon]
 
     # --- Staying in touch ---
 
     def quorum_deadline(self) -> float:
         """When a majority will not have been heard from for too long (dissertation §6.2)."""
-        heard = sorted((progress.heard_at for progress in self._followers.values()), reverse=True)
+        credited = self._state.credited
+        heard = sorted((credited(peer, progress.heard_at) for peer, progress in self._followers.items()), reverse=True)
         needed = self._state.quorum - 1  # beside this one
         self.sure_until = heard[needed - 1] + self._state.limits.election_ms_min if needed else float("inf")
         return self.sure_until
@@ -198,11 +225,6 @@ class Leader:
     def deadline(self) -> float:
         """When there is something to do."""
         return min(self._beat_at, self.quorum_deadline())
-
-    def hear(self, peer: str, at: float) -> None:
-        """A follower's broker was heard from: that counts for a group that slept."""
-        if peer in self._followers:
-            self._followers[peer].heard_at = max(self._followers[peer].heard_at, at)
 
     def _hear(self, peer: str, incarnation: int) -> Progress:
         progress = self._followers[peer]

@@ -37,7 +37,7 @@ from clymq.raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
-from clymq.raft.state import TERM_MAX, TRANSITIONS, HardState, Limits, Role, State
+from clymq.raft.state import TERM_MAX, TRANSITIONS, HardState, Limits, Presence, Role, State
 
 
 class Ready(NamedTuple):
@@ -70,7 +70,9 @@ class RaftNode:
         draw_ms: Callable[[int, int], int],
         lame: bool = False,
         limits: Limits | None = None,
+        brokers: Mapping[str, Presence] | None = None,
     ) -> None:
+        """`brokers`: what is known of the brokers of the others at any time, if anything is."""
         if me not in members or len(set(members)) != len(members):
             raise InvalidRequest(f"replica {me!r} is not one of {list(members)}, or one is named twice")
         self._state = State(
@@ -82,6 +84,7 @@ class RaftNode:
             lame=lame,
             limits=limits or Limits(),
             draw_ms=draw_ms,
+            brokers=brokers,
         )
         self.able = True
         """Whether it can write. One that cannot follows, votes, and does not campaign."""
@@ -232,17 +235,10 @@ class RaftNode:
         if isinstance(self._role, Follower) and self._state.leader is None:
             self._campaign()
 
-    def wake(self, now: float, heard: Mapping[str, float] | None = None) -> None:
-        """Stop sleeping, BEFORE anything else is said to this node or asked of it.
-
-        `heard`: when the brokers of the others were last heard from; it counts as if the replicas had spoken.
-        """
+    def wake(self, now: float) -> None:
+        """Stop sleeping, BEFORE anything else is said to this node or asked of it."""
         self._state.now = max(self._state.now, now)
         if self.asleep:
-            # Of a leader that was awake only the replicas themselves can say that they are there.
-            if isinstance(self._role, Leader):
-                for peer, at in (heard or {}).items():
-                    self._role.hear(peer, at)
             assert not isinstance(self._role, Candidate)
             self._role.wake()
         self._clock(now)

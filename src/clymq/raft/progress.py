@@ -13,8 +13,12 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from clymq.raft.messages import Entry
+
+# How many times the least time is waited at most for a follower that is slow to answer.
+PATIENCE: Final = 8
 
 
 class Mode(enum.Enum):
@@ -33,10 +37,15 @@ class Progress:
         self.next_index = next_index
         self.told_commit = 0
         self.asleep = False
+        # What the last heartbeat said: how much is committed, and whether this is the time to sleep.
+        self.beat: tuple[int, bool] | None = None
+        self.beat_at = 0.0
         self.incarnation = 0
         self.heard_at = now
         self.sequence = 0
         self._counts_from = 0
+        # How long the last answer took: a follower that is busy must not be sent all of it again.
+        self._answer_ms = 0.0
         # (last index, bytes, sent at) of each append that was not answered.
         self._in_flight: deque[tuple[int, int, float]] = deque()
         self._in_flight_bytes = 0
@@ -49,6 +58,7 @@ class Progress:
             self.incarnation = incarnation
             self.match = self.told_commit = 0
             self.asleep = False
+            self.beat = None
             self.probe(self.next_index)
 
     def believes(self, sequence: int) -> bool:
@@ -74,13 +84,20 @@ class Progress:
         return not self._in_flight
 
     def overdue(self, now: float, retry_ms: float) -> bool:
-        """Whether the oldest append under way should have been answered by now."""
-        return bool(self._in_flight) and now - self._in_flight[0][2] >= retry_ms
+        """Whether the oldest append under way should have been answered by now.
 
-    def matched(self, match: int) -> bool:
+        `retry_ms` is the least time for that. Where answers take longer, it is twice what the last one took, up to
+        `PATIENCE` times the least.
+        """
+        patience_ms = min(max(retry_ms, 2 * self._answer_ms), PATIENCE * retry_ms)
+        return bool(self._in_flight) and now - self._in_flight[0][2] >= patience_ms
+
+    def matched(self, match: int, now: float) -> bool:
         """Take an acknowledgement; return whether it says anything new."""
         while self._in_flight and self._in_flight[0][0] <= match:
-            self._in_flight_bytes -= self._in_flight.popleft()[1]
+            _, size, sent_at = self._in_flight.popleft()
+            self._in_flight_bytes -= size
+            self._answer_ms = now - sent_at
         advanced, self.match = match > self.match, max(self.match, match)
         return advanced
 

@@ -14,7 +14,7 @@ that was promised to leaders that are gone or have met its new incarnation.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,9 @@ from clymq.raft.messages import Message
 M = TypeVar("M", bound=Message)
 
 TERM_MAX: Final = 2**63 - 1
+
+# So many election timeouts longer than one whose broker is silent a replica may be silent whose broker is heard.
+LENIENCE: Final = 4
 
 
 class Role(enum.Enum):
@@ -70,6 +73,17 @@ class HardState:
     seal_term: int = 0
 
 
+@dataclass(slots=True)
+class Presence:
+    """A broker, as it was last heard of, whichever of its replicas spoke; whoever listens keeps it up to date."""
+
+    heard_at: float
+    since: float
+    """It has been the same process since then."""
+    incarnation: int = 0
+    lost: bool = False
+
+
 class State:
     """Everything a replica knows that outlives its role, and its outbox."""
 
@@ -84,6 +98,7 @@ class State:
         lame: bool,
         limits: Limits,
         draw_ms: Callable[[int, int], int],
+        brokers: Mapping[str, Presence] | None = None,
     ) -> None:
         self.me = me
         self.members = tuple(members)
@@ -94,6 +109,7 @@ class State:
         self.lame = lame
         self.limits = limits
         self.draw_ms = draw_ms
+        self.brokers = {} if brokers is None else brokers
         self.now = 0.0
         self.role = Role.FOLLOWER
         self.leader: str | None = None
@@ -115,6 +131,24 @@ class State:
     def last_term(self) -> int:
         """The term that this replica's log is judged by: the last entry's, or the one that a seal was confirmed in."""
         return max(self.log.last_term, self.hard.seal_term) if self.log.sealed else self.log.last_term
+
+    def credited(self, peer: str, heard_at: float) -> float:
+        """Return when a replica that was heard from at `heard_at` is taken to have been there last.
+
+        Its broker speaks for it, for a while, if it is the process that the replica spoke from: one with a thousand
+        groups is late with what each has to say, and elections would make it later still.
+        """
+        broker = self.brokers.get(peer)
+        if broker is None or broker.since > heard_at:
+            return heard_at
+        return max(heard_at, min(broker.heard_at, heard_at + LENIENCE * self.limits.election_ms_min))
+
+    def is_present(self, peer: str, heard_at: float) -> bool:
+        """Whether the broker of a replica that was heard from at `heard_at` is the same process, and heard."""
+        broker = self.brokers.get(peer)
+        return (
+            broker is not None and broker.since <= heard_at and self.now - broker.heard_at < self.limits.election_ms_min
+        )
 
     def enter(self, term: int, voted_for: str = "") -> None:
         """Move to a term, or vote in it: both are durable before anything is said."""

@@ -1,7 +1,9 @@
-"""The messages of Raft over our own connections: one link to each broker, for consensus alone.
+"""The messages of Raft over our own connections: two links to each broker, for consensus alone.
 
-Each broker dials the others and sends over the links that it dialled; what it receives comes over theirs. A message
-that finds no connection, or does not fit into a frame, is lost, which Raft is made for. A batch that travels in an
+Each broker dials the others and sends over the links that it dialled; what it receives comes over theirs. Appends have
+one of the two, all that is short the other: behind megabytes of appends a heartbeat would come too late, and a leader
+that is busy be taken for dead. So the two overtake each other, and a message that finds no connection, or does not fit
+into a frame, is lost; Raft is made for both. A batch that travels in an
 append is not copied here. A message is heard only from the broker in whose name it speaks; that a broker is who its
 handshake says is for the handshake to make sure.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from clymq.errors import FrameTooLarge, RemoteProtocolError
 from clymq.protocol import consensus as wire
@@ -37,6 +39,13 @@ from clymq.rpc.transport import Transport
 log = logging.getLogger("clymq.replication")
 
 
+class Ways(NamedTuple):
+    """The two links to a broker."""
+
+    appends: Link
+    rest: Link
+
+
 class ConsensusLinks:
     """The links of one process to the brokers that it shares groups with.
 
@@ -48,41 +57,48 @@ class ConsensusLinks:
         self._transport = transport
         self._endpoint = endpoint
         self._chance = chance
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, Ways] = {}
 
     def join(self, peer: str, address: str) -> None:
-        """Keep a link to a broker; if there is one, let it lead to this address."""
-        link = self._links.get(peer)
-        if link is None:
-            link = self._links[peer] = Link(
-                self._transport,
-                address,
-                self._endpoint,
-                chance=self._chance,
-                on_open=lambda _: self.on_open(peer),
-                # A broker that is back must hear its leaders before it runs for their office.
-                pause_ms_max=self._endpoint.config.election_ms_min,
-            )
-            link.start()
+        """Keep links to a broker; if there are, let them lead to this address."""
+        ways = self._links.get(peer)
+        if ways is None:
+            self._links[peer] = Ways(self._link(peer, address), self._link(peer, address))
         else:
-            link.move(address)
+            for link in ways:
+                link.move(address)
+
+    def _link(self, peer: str, address: str) -> Link:
+        link = Link(
+            self._transport,
+            address,
+            self._endpoint,
+            chance=self._chance,
+            on_open=lambda _: self.on_open(peer),
+            # A broker that is back must hear its leaders before it runs for their office.
+            pause_ms_max=self._endpoint.config.election_ms_min,
+        )
+        link.start()
+        return link
 
     async def close(self) -> None:
         """Drop all links."""
-        links, self._links = self._links, {}
-        await asyncio.gather(*(link.close() for link in links.values()))
+        links = [link for ways in self._links.values() for link in ways]
+        self._links = {}
+        await asyncio.gather(*(link.close() for link in links))
 
     def send(self, group: str, message: Message, payload: Sequence[Buffer]) -> None:
         """Send a replica's message, or lose it."""
-        link = self._links.get(message.receiver)
-        if link is not None:
+        ways = self._links.get(message.receiver)
+        if ways is not None:
+            link = ways.appends if isinstance(message, Append) else ways.rest
             _tell(link, to_wire(group, message), payload)
 
     def beat(self, peer: str, beat: PairHeartbeat) -> None:
         """Send a broker's heartbeat, or lose it."""
-        link = self._links.get(peer)
-        if link is not None:
-            _tell(link, wire.Heartbeats(beat.sender, beat.incarnation, tuple(_beat(*each) for each in beat.beats)))
+        ways = self._links.get(peer)
+        if ways is not None:
+            _tell(ways.rest, wire.Heartbeats(beat.sender, beat.incarnation, tuple(_beat(*each) for each in beat.beats)))
 
 
 def _ignore(_peer: str) -> None:

@@ -131,6 +131,7 @@ class RaftDriver:
             draw_ms=around.draw,
             lame=lame,
             limits=around.limits,
+            brokers=around.brokers,
         )
 
     # --- What its owner asks ---
@@ -307,7 +308,7 @@ class RaftDriver:
     def wake(self) -> None:
         """Leave sleep, BEFORE anything is said to this replica or asked of it."""
         if self.node.asleep:
-            self.node.wake(self._now(), self._around.heard(self.peers))
+            self.node.wake(self._now())
             self._note_sleep()
             self._around.schedule(self)
 

@@ -79,6 +79,7 @@ class RaftHost:
         self._coalescer = Coalescer(
             name, incarnation, heartbeat_ms=config.heartbeat_ms, election_ms=config.election_ms_min
         )
+        self.brokers = self._coalescer.brokers
         self._drivers: dict[str, RaftDriver] = {}
         self._awake: dict[Driven, None] = {}
         self._scheduled: dict[Driven, None] = {}
@@ -86,6 +87,8 @@ class RaftHost:
         self._unsaved: dict[Driven, _Unsaved] = {}
         self._early: dict[tuple[str, str], tuple[float, RequestVote]] = {}
         self._closed = False
+        self._looked_at = clock.monotonic_ms()
+        self._has_stood = False
 
     def start(self) -> None:
         """Begin to tick."""
@@ -189,7 +192,7 @@ class RaftHost:
         for group in sorted(self._coalescer.silent(now)):
             self._drivers[group].wake()
         # What is on its way to the disk counts: one that is slower than this must not be asked for more and more.
-        campaigns = CAMPAIGNS_MAX - sum(driver.is_saving for driver in self._awake)
+        campaigns = 0 if self._has_just_stood(now) else CAMPAIGNS_MAX - sum(driver.is_saving for driver in self._awake)
         due = [driver for driver in self._awake if driver.due_at <= now and not driver.is_saving]
         # Who has waited longest comes first: those that cannot win must not keep the others from it.
         for driver in sorted(due, key=lambda driver: driver.due_at):
@@ -201,6 +204,15 @@ class RaftHost:
         for peer, beat in self._coalescer.beat(now):
             self._links.beat(peer, beat)
         self._write_checkpoints(now)
+
+    def _has_just_stood(self, now: float) -> bool:
+        """Whether this process was stopped, or busy, for long until now: what was said meanwhile is not read yet.
+
+        Not twice in a row: one that is always busy must still find out that a leader is gone.
+        """
+        stood = now - self._looked_at >= self.limits.election_ms_min and not self._has_stood
+        self._looked_at, self._has_stood = now, stood
+        return stood
 
     def _write_checkpoints(self, now: float) -> None:
         """Write those that are due, for a little while: each of them waits for the disk, and heartbeats must not."""
@@ -249,11 +261,6 @@ class RaftHost:
     def send(self, group: str, message: Message, payload: Sequence[Buffer]) -> None:
         """Send a message, or lose it."""
         self._links.send(group, message, payload)
-
-    def heard(self, peers: Iterable[str]) -> Mapping[str, float]:
-        """Return when the brokers of these replicas were last heard from."""
-        heard = self._coalescer.heard()
-        return {peer: heard[peer] for peer in peers}
 
     def sleeps(self, driver: Driven, leader: str) -> None:
         """A group has fallen asleep."""

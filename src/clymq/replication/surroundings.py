@@ -8,7 +8,7 @@ from typing import Protocol
 from clymq.clock import Clock
 from clymq.errors import ClymqError
 from clymq.raft.messages import Message
-from clymq.raft.state import Limits
+from clymq.raft.state import Limits, Presence
 from clymq.record.layout import Buffer
 from clymq.storage.flusher import Flusher
 
@@ -72,6 +72,8 @@ class Surroundings(Protocol):
     flusher: Flusher
     uncommitted_bytes_max: int
     draw: Callable[[int, int], int]
+    brokers: Mapping[str, Presence]
+    """What is known of the other brokers, at any time."""
 
     def schedule(self, driver: Driven) -> None:
         """Let a driver perform before this turn of the event loop ends, once for all that happens in it."""
@@ -81,9 +83,6 @@ class Surroundings(Protocol):
 
     def send(self, group: str, message: Message, payload: Sequence[Buffer]) -> None:
         """Send a message, or lose it."""
-
-    def heard(self, peers: Iterable[str]) -> Mapping[str, float]:
-        """Return when the brokers of these replicas were last heard from."""
 
     def sleeps(self, driver: Driven, leader: str) -> None:
         """A group has fallen asleep."""

@@ -37,6 +37,8 @@ _GATHER_MAX: Final = 512
 # A peer that has not acknowledged what was sent for so long is gone, or the way to it is.
 _UNACKNOWLEDGED_MS_MAX: Final = 5_000
 _READS_PER_TURN: Final = 4
+# Small frames in plenty keep their receiver busy for long; others, heartbeats among them, have their turn meanwhile.
+_READ_SECONDS_PER_TURN: Final = 0.005
 _BACKLOG: Final = 1024
 _PORT: Final = re.compile("[0-9]{1,5}")
 _ACCEPTS_PER_TURN: Final = 64
@@ -320,6 +322,7 @@ class _TcpWire:
         # What is written while received bytes are looked at leaves together, right behind it.
         flush_here = not self._flush_is_due
         self._flush_is_due = True
+        until = self._loop.time() + _READ_SECONDS_PER_TURN
         try:
             for _ in range(_READS_PER_TURN):
                 room = receiver.get_buffer()
@@ -336,7 +339,7 @@ class _TcpWire:
                 filled = count == len(room)
                 del room  # nobody but the receiver holds its memory
                 receiver.received(count)
-                if not filled or self._closing:
+                if not filled or self._closing or self._loop.time() >= until:
                     break
         finally:
             if flush_here:

@@ -168,13 +168,25 @@ def test_a_group_that_was_woken_is_not_woken_again_and_waking_who_is_awake_chang
 def test_a_broker_that_shares_no_group_is_not_kept() -> None:
     made = coalescer()
     assert made.hear(heard("z"), 70) == set()
-    assert made.heard() == {}
+    assert not made.brokers
 
 
 def test_it_is_known_when_each_broker_was_heard_last() -> None:
     made = coalescer("bc", now=5)
     made.hear(heard("b"), 80)
-    assert made.heard() == {"b": 80, "c": 5}
+    assert {name: (broker.heard_at, broker.since) for name, broker in made.brokers.items()} == {
+        "b": (80, 5),
+        "c": (5, 5),
+    }
+
+
+def test_it_is_known_since_when_a_broker_is_the_same_process() -> None:
+    made = coalescer("b", now=5)
+    made.hear(heard("b"), 80)
+    made.hear(heard("b"), 900)
+    assert made.brokers["b"].since == 5, "it was silent, and is the same"
+    made.hear(heard("b", 6), 950)
+    assert made.brokers["b"].since == 950
 
 
 def test_sleeping_groups_cost_nothing_until_they_wake(monkeypatch: pytest.MonkeyPatch) -> None:

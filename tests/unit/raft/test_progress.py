@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from clymq.raft.progress import Mode, Progress
+import pytest
+
+from clymq.raft.progress import PATIENCE, Mode, Progress
 from raft_cluster import entries
 
 
@@ -49,21 +51,21 @@ def test_an_acknowledgement_makes_room_in_the_window_for_messages_and_bytes() ->
     progress = replicating()
     send(progress, 2)
     send(progress, 3)
-    assert progress.matched(1)
+    assert progress.matched(1, 0)
     assert not progress.may_send(2, 1000), "the first append is only half acknowledged"
-    assert progress.matched(2)
+    assert progress.matched(2, 0)
     assert progress.may_send(2, 31)
     assert not progress.may_send(2, 30)
-    assert progress.matched(5)
+    assert progress.matched(5, 0)
     assert progress.may_send(1, 1)
 
 
 def test_an_acknowledgement_that_says_nothing_new_does_not_take_anything_back() -> None:
     progress = replicating()
     send(progress, 5)
-    assert progress.matched(5)
-    assert not progress.matched(3)
-    assert not progress.matched(5)
+    assert progress.matched(5, 0)
+    assert not progress.matched(3, 0)
+    assert not progress.matched(5, 0)
     assert progress.match == 5
 
 
@@ -74,8 +76,18 @@ def test_the_oldest_append_under_way_is_overdue_after_the_retry_time() -> None:
     send(progress, now=390)
     assert not progress.overdue(399, 300)
     assert progress.overdue(400, 300)
-    progress.matched(1)
+    progress.matched(1, 0)
     assert not progress.overdue(400, 300)
+
+
+@pytest.mark.parametrize(("answered_after", "patience"), [(10, 300), (150, 300), (400, 800), (5000, PATIENCE * 300)])
+def test_a_follower_that_was_slow_to_answer_has_longer_for_the_next(answered_after: float, patience: float) -> None:
+    progress = replicating()
+    send(progress, now=0)
+    progress.matched(1, answered_after)
+    send(progress, now=10_000)
+    assert not progress.overdue(10_000 + patience - 1, 300)
+    assert progress.overdue(10_000 + patience, 300)
 
 
 def test_probing_empties_the_window_and_believes_only_what_is_sent_from_now_on() -> None:
@@ -110,7 +122,7 @@ def test_the_first_process_to_answer_is_believed() -> None:
 def test_the_same_process_again_changes_nothing() -> None:
     progress = replicating()
     sequence = send(progress, 3)
-    progress.matched(3)
+    progress.matched(3, 0)
     progress.meet(5)
     assert (progress.match, progress.mode, progress.believes(sequence)) == (3, Mode.REPLICATE, True)
 
@@ -118,7 +130,7 @@ def test_the_same_process_again_changes_nothing() -> None:
 def test_another_process_has_promised_nothing() -> None:
     progress = replicating()
     sequence = send(progress, 3)
-    progress.matched(3)
+    progress.matched(3, 0)
     progress.told_commit, progress.asleep = 3, True
     progress.meet(6)
     assert (progress.match, progress.told_commit, progress.asleep, progress.mode) == (0, 0, False, Mode.PROBE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clymq.raft.messages import Heartbeat, HeartbeatResponse, Kind, RequestVote, VoteResponse
-from clymq.raft.state import Role
+from clymq.raft.state import Presence, Role
 from raft_cluster import Cluster, entries, node, outcome, say
 
 
@@ -126,19 +126,22 @@ def test_a_leader_that_wakes_and_whose_brokers_were_heard_goes_on_at_once() -> N
     cluster = asleep()
     a = cluster.nodes["a"]
     later = cluster.now + 100_000
-    a.wake(later, {"b": later - 299, "c": 0})
+    cluster.brokers["a"].update(b=Presence(later - 299, 0), c=Presence(0, 0))
+    a.wake(later)
     assert (a.role, a.asleep, a.deadline()) == (Role.LEADER, False, later)
     a.tick(later)
     beats = [m for m in outcome(a).messages if isinstance(m, Heartbeat)]
     assert [(beat.receiver, beat.sleep) for beat in beats] == [("b", True), ("c", True)]
 
 
-@pytest.mark.parametrize("heard", [None, {}, {"b": 99_700.0, "c": 5.0}])
+@pytest.mark.parametrize("heard", [{}, {"b": Presence(99_700, 0), "c": Presence(5, 0)}])
 def test_a_leader_that_wakes_and_whose_brokers_were_silent_steps_down_before_it_answers(
-    heard: dict[str, float] | None,
+    heard: dict[str, Presence],
 ) -> None:
-    a = asleep().nodes["a"]
-    a.wake(100_000, heard)
+    cluster = asleep()
+    a = cluster.nodes["a"]
+    cluster.brokers["a"].update(heard)
+    a.wake(100_000)
     assert (a.role, a.leader, outcome(a).messages) == (Role.FOLLOWER, None, ())
 
 
@@ -146,7 +149,8 @@ def test_brokers_that_are_not_in_the_group_may_have_been_heard_too() -> None:
     """The coalescer knows all brokers that this one shares any group with."""
     cluster = asleep()
     a = cluster.nodes["a"]
-    a.wake(cluster.now, {"b": cluster.now, "c": cluster.now, "z": cluster.now})
+    cluster.brokers["a"].update((name, Presence(cluster.now, 0)) for name in "bcz")
+    a.wake(cluster.now)
     assert a.role is Role.LEADER
 
 
@@ -162,12 +166,14 @@ def test_a_follower_that_wakes_listens_for_a_whole_election_timeout_first() -> N
 
 
 def test_waking_who_is_awake_changes_nothing() -> None:
-    replica = node()
+    brokers = {"b": Presence(0, 0)}
+    replica = node(brokers=brokers)
     before = replica.deadline()
     replica.wake(100)
     assert replica.deadline() == before
     replica.tick(400)
-    replica.wake(500, {"b": 500})
+    brokers["b"].heard_at = 500
+    replica.wake(500)
     assert (replica.role, replica.deadline()) == (Role.PRECANDIDATE, 800)
     cluster = Cluster()
     a = cluster.elect("a")

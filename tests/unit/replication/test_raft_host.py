@@ -113,6 +113,19 @@ def test_of_a_thousand_groups_without_a_leader_a_few_run_for_it_at_a_time() -> N
     assert leader.ticks == 1
 
 
+def test_nobody_runs_for_leader_when_the_process_has_just_stood_still() -> None:
+    """What the leaders have said meanwhile waits in the sockets; but a process that always stands must look for one."""
+    loop = Loop()
+    host, group = host_on(loop), Group(loop, would_campaign=True)
+    host.woken(cast(Driven, group))
+    ticks = []
+    for now in (30, 60, 400, 430, 800, 1200, 1600):
+        loop.now = now
+        host._let_time_pass()
+        ticks.append(group.ticks)
+    assert ticks == [1, 2, 2, 3, 3, 4, 4]
+
+
 def test_groups_whose_promises_are_on_their_way_to_the_disk_count_as_running() -> None:
     loop = Loop()
     saving = [Group(loop, is_saving=True) for _ in range(CAMPAIGNS_MAX - 3)]
