@@ -28,7 +28,7 @@ from clymq.client.reader import PartitionReader
 from clymq.client.settling import Acked, End, Extended, Nacked, Rejected
 from clymq.client.subscription import Source, Subscription, Topics, Wish
 from clymq.client.surroundings import Surroundings
-from clymq.client.waiting import Deadline, settled
+from clymq.client.waiting import Bell, Deadline
 from clymq.config import MiB
 from clymq.errors import ClosedError, ClymqError, InvalidRequest, UnknownLease
 from clymq.protocol.broker import Pub
@@ -67,10 +67,10 @@ class AsyncConsumer:
         self._subscriptions: list[Subscription] = []
         self._in_hand = InHand(self._is_good)
         self._runs: set[Handling] = set()
+        self._arrival = Bell(self._clock)
+        """What all that wait in `pull` wait for."""
         self._host = _Host(self)
         self._turn = 0
-        self._arrival: asyncio.Future[None] | None = None
-        """What all that wait in `pull` wait for."""
         self._wanted = 0
         """How many messages they wait for, all together."""
         self._is_closed = False
@@ -138,7 +138,7 @@ class AsyncConsumer:
             group=group,
             offset=start,
             share_bytes=self._share_bytes,
-            on_change=self._arrived,
+            on_change=self._arrival.ring,
         )
         self._sources[topic, partition] = reader
         reader.start()
@@ -179,9 +179,7 @@ class AsyncConsumer:
         try:
             while not runs and not deadline.is_over:
                 self._tell_wanted()
-                if self._arrival is None or self._arrival.done():
-                    self._arrival = asyncio.get_running_loop().create_future()
-                await settled(self._clock, self._arrival, deadline.remaining_ms)
+                await self._arrival.wait(deadline.remaining_ms)
                 self._check_open()
                 runs = self._take(max_messages)
         finally:
@@ -274,7 +272,7 @@ class AsyncConsumer:
         for run in tuple(self._runs):
             await run.stop(deadline)
         self._is_closed = True
-        self._arrived()
+        self._arrival.ring()
         await asyncio.gather(*(lessee.stop() for lessee in self._lessees()))
         await self._give_back_in_hand()
         sources, self._sources = self._sources, {}
@@ -352,10 +350,6 @@ class AsyncConsumer:
             await self._settle_all(_ranges_of(Messages(runs)), Nacked(unread=True))
         except ClymqError as error:
             log.info("consumer %s: not all that nobody has looked at is given back: %s", self.name, error)
-
-    def _arrived(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
 
     def _stray(self, pub: Pub) -> None:
         """Leases came that were on their way when their stream was stopped: others may have them."""
@@ -441,12 +435,12 @@ class _Host:
         self.commit = consumer.commit
         self.resolve = consumer._positions.resolve
         self.share_bytes = consumer._share_bytes
-        self.arrived = consumer._arrived
+        self.arrived = consumer._arrival.ring
 
     def add(self, source: Source) -> None:
         """Take a new source."""
         self._consumer._sources[source.topic, source.partition] = source
-        self._consumer._arrived()
+        self._consumer._arrival.ring()
 
     async def remove(self, source: Source) -> None:
         """Let a source go."""

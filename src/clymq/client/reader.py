@@ -18,7 +18,7 @@ from typing import Final
 from clymq.client.cluster import LOOK_AGAIN_MS_MAX, Cluster, worth_retrying
 from clymq.client.messages import Run
 from clymq.client.read_routes import ReadRoutes
-from clymq.client.waiting import Backoff, Deadline
+from clymq.client.waiting import Backoff, Deadline, next_turn
 from clymq.clock import pause
 from clymq.config import FRAME_HEAD_BYTES, Config, KiB, MiB
 from clymq.errors import ClymqError, CorruptBatch, OffsetOutOfRange, UnknownPartition
@@ -189,6 +189,8 @@ class PartitionReader:
         answer = await self._cluster.ask(address, request, timeout_ms=limit_ms)
         self._keep(answer.payload)
         self._worked(answer.reply, route)
+        if len(answer.payload) < PULL_BYTES_MIN:
+            await next_turn()  # whoever has waited for these few goes first, and asking for more comes behind
 
     def _keep(self, payload: memoryview) -> None:
         """Check the batches of an answer, all BEFORE one is kept, and that they follow what is there."""

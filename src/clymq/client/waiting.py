@@ -79,6 +79,35 @@ async def settled(clock: Clock, future: asyncio.Future[Any], timeout_ms: float) 
     return future.done()
 
 
+class Bell:
+    """Wakes all who wait for it, each in the next turn of the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Wake them."""
+        for waiting in self._waiting:
+            _end(waiting)
+
+    async def wait(self, timeout_ms: float) -> None:
+        """Wait until it rings or the time is over."""
+        waiting = asyncio.get_running_loop().create_future()
+        timer = self._clock.call_later(timeout_ms, lambda: _end(waiting))
+        self._waiting.add(waiting)
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiting)
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
 class Shared(Generic[T]):
     """Work that several may wait for: done once at a time for each key, and not stopped by one who leaves."""
 

@@ -196,9 +196,11 @@ class FetchLeader:
         except ReplicaLost as error:
             self.fail(error)
             return
+        # Readers first: they have waited longer than the producer, who is about to send the next ones.
+        self._on_moved()
         if settled:
             self._acknowledge(settled)
-        self._on_moved()
+            self.saw(self._log.visible.index)
         self._seal_if_held()
 
     def saw(self, visible: int) -> None:

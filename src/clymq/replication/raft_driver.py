@@ -451,13 +451,25 @@ class RaftDriver:
                 self.committed_offset = self._committed_on_disk()  # it was applied before it was lost
         if self.applied >= commit:
             return
-        apply, recent = self.machine.apply, self._recent
+        outcomes = self._apply_to_machine(commit)
+        self._around.applied(self)
+        # Readers first: they have waited longer than the producer, who is about to send the next ones.
+        self._owner.advanced()
+        for outcome in outcomes:
+            self._tell(self._waiting.pop(outcome.batch.index, ()), outcome)
+            if self.stopped is not None or self.node is not node:
+                return  # whoever was told has closed the group, or met damage
+
+    def _apply_to_machine(self, commit: int) -> list[Applied]:
+        """Apply what is committed; return what somebody waits for."""
+        apply, recent, node = self.machine.apply, self._recent, self.node
+        outcomes: list[Applied] = []
         position: int | None = None
         for index in range(self.applied + 1, commit + 1):
             batch = recent.pop(index)
             if batch is None:  # it is only in the file; from here on it is known where each lies
                 position = node.log.end_of(index - 1) if position is None else position
-                batch = self._read(position, block.end_position)
+                batch = self._read(position, self.replica.block.end_position)
             if position is not None:
                 position += batch.length
             try:
@@ -466,11 +478,8 @@ class RaftDriver:
                 raise ReplicaLost(f"{self.group}: entry {index} cannot be applied: {error}") from error
             self.committed_offset = batch.end_offset
             if index in self._waiting:
-                self._tell(self._waiting.pop(index), Applied(batch, answer))
-                if self.stopped is not None or self.node is not node:
-                    return  # whoever was told has closed the group, or met damage
-        self._around.applied(self)
-        self._owner.advanced()
+                outcomes.append(Applied(batch, answer))
+        return outcomes
 
     def _leading(self) -> int | None:
         """Return the term that the core leads."""

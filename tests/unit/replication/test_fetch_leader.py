@@ -100,6 +100,16 @@ def test_ack_1_is_answered_after_the_leaders_write_though_nobody_follows() -> No
     assert values_of(hosts.driver("a").log.block) == [b"x", b"y"]
 
 
+def test_readers_are_answered_before_the_producer() -> None:
+    """As in a Raft block."""
+    hosts = Hosts(1)
+    producer, order = begun(hosts), list[str]()
+    hosts.owner("a").advanced = lambda: order.append("reader")  # type: ignore[method-assign]
+    hosts.driver("a").push([producer.batch()], 1, lambda _: order.append("producer"))
+    hosts.clock.advance(0)
+    assert order == ["reader", "producer"]
+
+
 def test_pushes_of_one_turn_are_one_write() -> None:
     hosts = Hosts()
     producer = begun(hosts)

@@ -56,6 +56,17 @@ def test_a_group_of_one_needs_nobody() -> None:
     assert hosts.driver("a").applied == 8  # with GENESIS, BeLeader and the producer's entry
 
 
+def test_readers_are_answered_before_the_producer() -> None:
+    """Whoever waits for a message has waited longer than the one who sent it; each answer costs the next some time."""
+    hosts = Hosts()
+    leader, producer, order = pushed(hosts, 1), hosts.producer(), list[str]()
+    producer.begin()
+    leader.partitions["g"].on_advance = lambda: order.append("reader")
+    leader.partitions["g"].push([producer.batch()], lambda _: order.append("producer"))
+    hosts.clock.advance(100)
+    assert order == ["reader", "producer"]
+
+
 def test_proposals_of_one_turn_are_one_write_one_sync_and_one_message_to_each_follower() -> None:
     hosts = Hosts()
     leader = pushed(hosts, 1)
