@@ -8,12 +8,15 @@ forks later, the child makes its own.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, TypeVar
+
+from pyspark import TaskContext
 
 from clymq.client.cluster import Cluster
 from clymq.client.identity import default_name
@@ -76,7 +79,17 @@ def link_to(bootstrap: str) -> Link:
         found = _links.get(key)
         if found is None:
             found = _links[key] = Link(bootstrap)
+            _spare_what_was_imported()
         return found
+
+
+def _spare_what_was_imported() -> None:
+    """PySpark's worker looks for garbage after each task, in all that it has ever imported; none of that is any.
+
+    On the driver nothing is changed: the program there is somebody else's.
+    """
+    if TaskContext.get() is not None:
+        gc.freeze()
 
 
 def close_links() -> None:
