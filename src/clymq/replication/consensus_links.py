@@ -3,9 +3,8 @@
 Each broker dials the others and sends over the links that it dialled; what it receives comes over theirs. Appends have
 one of the two, all that is short the other: behind megabytes of appends a heartbeat would come too late, and a leader
 that is busy be taken for dead. So the two overtake each other, and a message that finds no connection, or does not fit
-into a frame, is lost; Raft is made for both. A batch that travels in an
-append is not copied here. A message is heard only from the broker in whose name it speaks; that a broker is who its
-handshake says is for the handshake to make sure.
+into a frame, is lost; Raft is made for both. A batch that travels in an append is not copied here. A message is heard
+only from the broker in whose name it speaks; that a broker is who its handshake says is for the handshake to make sure.
 """
 
 from __future__ import annotations
