@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import spark_kafka
+from benchmarks.memory import UsedMemory
 from benchmarks.peers.kafka import KafkaClient
 from benchmarks.processes import folder
 from benchmarks.report import Row, at_least, at_most, beside_raw
@@ -34,8 +35,7 @@ CONFIG = {
     "retention_check_ms": 1000,
     "delete_delay_ms": 1000,
 }
-# Topics that are written again and again keep the last of it, as they do in a cluster that has run for a while: memory
-# that the kernel has never used for files before can cost more than all the rest, and then it alone is measured.
+# Topics that are written again and again keep the last of it, as they do in a cluster that has run for a while.
 WRITTEN = {"retention_bytes": 256 * MiB, "block_bytes_max": 256 * MiB}
 QUICK_TURNS, QUICK_ROWS = 3, 400_000
 _numbers = itertools.count()
@@ -49,16 +49,16 @@ def run(quick: bool) -> list[Row]:
     turns, rows = (QUICK_TURNS, QUICK_ROWS) if quick else (7, 2_000_000)
     jars = spark_kafka.connector()
     settings = {**SETTINGS, "spark.jars": ",".join(map(str, jars))} if jars else SETTINGS
-    with ProcessCluster(brokers=1, network="proxies", config=CONFIG) as cluster:
+    with UsedMemory() as memory, ProcessCluster(brokers=1, network="proxies", config=CONFIG) as cluster:
         spark = spark_session("bench", master="local[2]", settings=settings)
         spark.dataSource.register(MemorySource)
-        bench = Bench(spark, cluster.bootstrap, rows, turns)
+        bench = Bench(spark, cluster.bootstrap, memory, rows, turns)
         try:
             measured = [*bench.tables(), *bench.streams()]
             if jars:
                 with spark_kafka.broker() as kafka:
                     # Always of the quick run's size: more takes Kafka's connector minutes, synced as it has to be here.
-                    beside = Bench(spark, cluster.bootstrap, QUICK_ROWS, QUICK_TURNS)
+                    beside = Bench(spark, cluster.bootstrap, memory, QUICK_ROWS, QUICK_TURNS)
                     measured += [] if kafka is None else beside.beside_kafka(kafka)
             return measured
         finally:
@@ -68,9 +68,10 @@ def run(quick: bool) -> list[Row]:
 class Bench:
     """The measurements, on one session and one cluster."""
 
-    def __init__(self, spark: Any, bootstrap: str, rows: int, turns: int) -> None:
+    def __init__(self, spark: Any, bootstrap: str, memory: UsedMemory, rows: int, turns: int) -> None:
         self._spark = spark
         self._bootstrap = bootstrap
+        self._memory_is_used = memory.fill
         self._rows = rows
         self._turns = turns
         self._topics = {size: self._filled(size, rows if size == 100 else rows // 4) for size in SIZES}
@@ -122,7 +123,17 @@ class Bench:
         return [read, copy, small, small_copy]
 
     def _beside(self, name: str, rows: int, ours: Any, raw: Any, target: float | None) -> Row:
-        return beside_raw(name, "rows/s", _rate(rows, ours), _rate(rows, raw), turns=self._turns, target=target)
+        mine, limit = self._rate(rows, ours), self._rate(rows, raw)
+        return beside_raw(name, "rows/s", mine, limit, turns=self._turns, target=target)
+
+    def _rate(self, rows: int, work: Callable[[], None]) -> Callable[[], float]:
+        def measure() -> float:
+            self._memory_is_used()
+            began = time.perf_counter()
+            work()
+            return rows / (time.perf_counter() - began)
+
+        return measure
 
     def _filled(self, size: int, rows: int) -> str:
         topic = self._topic()
@@ -215,6 +226,7 @@ class Bench:
             query.stop()
 
     def _stream(self, share: int, sink: str) -> float:
+        self._memory_is_used()
         batches = self._query(share, sink)
         rates = [float(each.numInputRows / each.durationMs["triggerExecution"] * 1000) for each in batches]
         return max(rates)
@@ -222,15 +234,6 @@ class Bench:
     def _small(self, sink: str) -> float:
         times = [float(each.durationMs["triggerExecution"]) for each in self._query(100, sink)[2:]]
         return statistics.median(times)
-
-
-def _rate(rows: int, work: Callable[[], None]) -> Callable[[], float]:
-    def measure() -> float:
-        began = time.perf_counter()
-        work()
-        return rows / (time.perf_counter() - began)
-
-    return measure
 
 
 def _drop(rows: Any) -> None:

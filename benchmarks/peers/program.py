@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
 import subprocess
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import UsedMemory, memory_bytes
 from benchmarks.peers import raw
 from benchmarks.peers.cells import CellFailed, run_cell, run_raw
 from benchmarks.peers.figures import RAW, Book, Cell, percentile
@@ -108,6 +108,7 @@ class Run:
         self._plan = plan
         self._systems = systems
         self._say = say
+        self._memory = UsedMemory()
         self._began = time.monotonic()
         # Each kind of work has a share of the time, and takes turns up to the end of its share.
         weights = [weight for promise in plan.promises for weight in self._weights(promise)]
@@ -123,19 +124,23 @@ class Run:
 
     def everything(self) -> None:
         """Run all of it."""
-        for promise in self._plan.promises:
-            chosen = [each for each in self._systems if self._takes_part(each, promise)]
-            self._say(f"{promise}: {', '.join(each.name for each in chosen)}")
-            with self._started(chosen, promise) as running:
-                self._throughput(promise, running)
-                self._latency(promise, running)
-                if promise.acknowledged and self._plan.partitions:
-                    self._fan_out(promise, running)
-                    self._partitions(promise, running)
-                if promise == THREE_SYNCED and self._plan.failovers:
-                    self._fail_over(promise, running)
-        if self._plan.recovery_bytes:
-            self._recovery()
+        with self._memory:
+            for promise in self._plan.promises:
+                self._one_promise(promise)
+            if self._plan.recovery_bytes:
+                self._recovery()
+
+    def _one_promise(self, promise: Promise) -> None:
+        chosen = [each for each in self._systems if self._takes_part(each, promise)]
+        self._say(f"{promise}: {', '.join(each.name for each in chosen)}")
+        with self._started(chosen, promise) as running:
+            self._throughput(promise, running)
+            self._latency(promise, running)
+            if promise.acknowledged and self._plan.partitions:
+                self._fan_out(promise, running)
+                self._partitions(promise, running)
+            if promise == THREE_SYNCED and self._plan.failovers:
+                self._fail_over(promise, running)
 
     def _takes_part(self, system: type[System], promise: Promise) -> bool:
         if self._plan.is_quick and promise.replicas > 1 and system.key != OURS:
@@ -178,6 +183,7 @@ class Run:
 
     def _attempt(self, system: System, cells: Sequence[Cell], work: str, **arguments: Any) -> dict[str, Any] | None:
         """Run a child; if it fails, all cells that it was to fill say why."""
+        self._memory.fill()
         try:
             return run_cell(system, work, self._plan.cell_seconds_max, **arguments)
         except CellFailed as failure:
@@ -206,6 +212,7 @@ class Run:
             if limit is None:
                 continue
             cell = Cell(work, size_text(size), RATE, str(promise), RAW)
+            self._memory.fill()
             try:
                 found = run_raw(limit, min(1.0, self._plan.seconds), self._plan.cell_seconds_max)
             except CellFailed as failure:
@@ -298,6 +305,7 @@ class Run:
         count = int(self._plan.recovery_bytes / RECOVERY_BYTES)
         seconds = self._plan.recovery_bytes / FILL_BYTES_PER_SECOND_MIN
         self._check_room(system)
+        self._memory.fill()
         filled = run_cell(system, "fill", 2 * seconds, topic=RECOVERY_TOPIC, size_bytes=RECOVERY_BYTES, count=count,
                           seconds=seconds)["produce"]["count"]  # fmt: skip
         if filled < count:
@@ -320,8 +328,7 @@ class Run:
         wanted = self._plan.recovery_bytes
         if shutil.disk_usage(system.folder).free < 3 * wanted:
             raise CellFailed(f"the disk has no room for {3 * wanted / 1e9:g} GB")
-        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if system.keeps_all_in_memory and memory < MEMORY_PER_STORED_BYTE * wanted:
+        if system.keeps_all_in_memory and memory_bytes("MemAvailable") < MEMORY_PER_STORED_BYTE * wanted:
             raise CellFailed(f"needs {MEMORY_PER_STORED_BYTE * wanted / 1e9:g} GB of free memory")
 
 
