@@ -90,3 +90,5 @@ class Heartbeats(OneWay, frozen=True, array_like=True, omit_defaults=False, gc=F
     sender: str
     incarnation: int
     beats: tuple[Beat, ...] = ()
+    hears: bool = True
+    """The receiver was heard within an election timeout: the way is open in both directions."""

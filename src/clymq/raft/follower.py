@@ -17,6 +17,8 @@ class Follower:
         self._sequence = 0
         self._leader_incarnation = 0
         self._owed = False
+        # A leader that slept when this one woke says nothing, and owes nothing: its broker cannot speak for it.
+        self._spoken_to = False
 
     # --- Time ---
 
@@ -31,7 +33,7 @@ class Follower:
 
     def _leader_there_at(self) -> float:
         leader = self._state.leader
-        return self._heard_at if leader is None else self._state.credited(leader, self._heard_at)
+        return self._heard_at if leader is None or not self._spoken_to else self._state.credited(leader, self._heard_at)
 
     def wake(self) -> None:
         """Stop sleeping; patience begins anew, because a sleeper has not listened. Its broker has, to the leader's.
@@ -40,7 +42,7 @@ class Follower:
         """
         state = self._state
         broker = state.brokers.get(state.leader or "")
-        self.asleep = False
+        self.asleep = self._spoken_to = False
         self._heard_at = state.now
         if broker is not None:
             self._heard_at = max(broker.heard_at, state.now - state.limits.election_ms_min)
@@ -78,7 +80,9 @@ class Follower:
         self._commit(message.commit)
         self._trust_again(message)
         log = self._state.log
-        self.asleep = message.sleep and log.last_index == log.synced == log.commit == message.commit
+        # A lame one waits for a word to its very process, and this may not have been it.
+        may_sleep = message.sleep and not self._state.lame
+        self.asleep = may_sleep and log.last_index == log.synced == log.commit == message.commit
         self._state.send(
             HeartbeatResponse,
             message.sender,
@@ -102,6 +106,7 @@ class Follower:
         state.leader = message.sender
         self._leader_incarnation = message.sender_incarnation
         self._heard_at = state.now
+        self._spoken_to = True
         self.asleep = False
 
     def _reject(self, message: Append, here: int | None) -> None:

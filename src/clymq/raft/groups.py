@@ -29,6 +29,8 @@ class PairHeartbeat:
     sender: str
     incarnation: int
     beats: tuple[tuple[Group, Heartbeat | HeartbeatResponse], ...]
+    hears: bool = True
+    """Whether its receiver was heard within an election timeout."""
 
 
 class Coalescer:
@@ -103,7 +105,8 @@ class Coalescer:
         for peer, groups in self._shared.items():
             if groups:
                 beats = tuple(self._gathered.pop(peer, ()))
-                out.append((peer, PairHeartbeat(self._me, self._incarnation, beats)))
+                hears = now - self._peers[peer].heard_at < self._election_ms
+                out.append((peer, PairHeartbeat(self._me, self._incarnation, beats, hears)))
         return out
 
     # --- Hearing ---
@@ -120,6 +123,7 @@ class Coalescer:
         if peer.incarnation not in {0, message.incarnation}:
             peer.since = now
         peer.heard_at, peer.incarnation, peer.lost = now, message.incarnation, False
+        peer.hears_us = message.hears
         return set() if stays else self._with(message.sender)
 
     def silent(self, now: float) -> set[Group]:

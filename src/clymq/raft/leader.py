@@ -152,10 +152,11 @@ class Leader:
             if unanswered or progress.overdue(state.now, state.limits.election_ms_min):
                 progress.probe(progress.next_index if progress.mode is Mode.PROBE else progress.match + 1)
                 self._replicate(peer, progress)
+            # To whatever process is there now, if the one that we know has fallen silent.
+            answers = progress.heard_at >= min(horizon, progress.beat_at)
             if not self._has_news(peer, progress, (state.log.commit, rest)):
                 continue
-            # To whatever process is there now, if the one that we know has fallen silent.
-            incarnation = progress.incarnation if progress.heard_at >= horizon else 0
+            incarnation = progress.incarnation if answers else 0
             state.send(Heartbeat, peer, incarnation=incarnation, commit=state.log.commit, sleep=rest)
         self._sleep_if_others_do(live)
 
@@ -180,14 +181,14 @@ class Leader:
 
     def wake(self) -> None:
         """Go on beating at once."""
-        state = self._state
+        state, slept = self._state, self.asleep
         self.asleep = False
         self._beat_at = state.now
         for peer, progress in self._followers.items():
             progress.asleep = False
             progress.beat = None
             # Nobody has spoken for a group that slept; of one that was awake the replicas themselves must be heard.
-            if peer in state.brokers:
+            if slept and peer in state.brokers:
                 progress.heard_at = max(progress.heard_at, state.brokers[peer].heard_at)
 
     def _may_rest(self, live: list[Progress]) -> bool:
@@ -203,6 +204,8 @@ class Leader:
     def _sleep_if_others_do(self, live: list[Progress]) -> None:
         """Sleep as soon as all who are alive do, and have been told of everything."""
         commit = self._state.log.commit
+        if len(live) + 1 < self._state.quorum:
+            return
         if all(progress.asleep and progress.told_commit == commit for progress in live) and self._may_rest(live):
             self.asleep = True
 

@@ -180,6 +180,8 @@ class RaftNode:
             or not 0 <= message.term <= TERM_MAX
         ):
             return
+        if isinstance(message, RequestVote) and message.sender == state.leader and message.term > state.term:
+            self._follow(state.term, None)  # who runs for the next term leads this one no more
         if message.term > state.term and not _asks_only(message):
             leads = isinstance(message, Append | Heartbeat)
             if not (isinstance(message, RequestVote) and self._protects_its_leader(message)):

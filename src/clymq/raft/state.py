@@ -82,6 +82,8 @@ class Presence:
     """It has been the same process since then."""
     incarnation: int = 0
     lost: bool = False
+    hears_us: bool = True
+    """It says that it hears this broker; one that does not cannot speak for what its replicas think of ours."""
 
 
 class State:
@@ -139,7 +141,8 @@ class State:
         groups is late with what each has to say, and elections would make it later still.
         """
         broker = self.brokers.get(peer)
-        if broker is None or broker.since > heard_at:
+        # `since` is `heard_at` where a sleeper was woken by this very process.
+        if broker is None or not broker.hears_us or broker.since >= heard_at:
             return heard_at
         return max(heard_at, min(broker.heard_at, heard_at + LENIENCE * self.limits.election_ms_min))
 
@@ -147,7 +150,7 @@ class State:
         """Whether the broker of a replica that was heard from at `heard_at` is the same process, and heard."""
         broker = self.brokers.get(peer)
         return (
-            broker is not None and broker.since <= heard_at and self.now - broker.heard_at < self.limits.election_ms_min
+            broker is not None and broker.since < heard_at and self.now - broker.heard_at < self.limits.election_ms_min
         )
 
     def enter(self, term: int, voted_for: str = "") -> None:

@@ -97,7 +97,10 @@ class ConsensusLinks:
         """Send a broker's heartbeat, or lose it."""
         ways = self._links.get(peer)
         if ways is not None:
-            _tell(ways.rest, wire.Heartbeats(beat.sender, beat.incarnation, tuple(_beat(*each) for each in beat.beats)))
+            _tell(
+                ways.rest,
+                wire.Heartbeats(beat.sender, beat.incarnation, tuple(_beat(*each) for each in beat.beats), beat.hears),
+            )
 
 
 def _ignore(_peer: str) -> None:
@@ -128,7 +131,7 @@ def handlers(host: RaftHost) -> Mapping[type, Callable[[Call], None]]:
         _check_sender(call)
         request: wire.Heartbeats = call.request
         messages = tuple((beat.group, _message(request.sender, host.name, beat)) for beat in request.beats)
-        host.receive_beat(PairHeartbeat(request.sender, request.incarnation, messages))
+        host.receive_beat(PairHeartbeat(request.sender, request.incarnation, messages, request.hears))
 
     return {wire.Heartbeats: beats} | dict.fromkeys(_FROM_WIRE, message)
 

@@ -305,6 +305,11 @@ class RaftDriver:
         self.perform()
         self.due_at = self.node.deadline()
 
+    def look(self) -> None:
+        """Take the time, and what follows from it for a leader, BEFORE anybody is heard."""
+        self.node.look_at(self._now())
+        self._around.schedule(self)
+
     def wake(self) -> None:
         """Leave sleep, BEFORE anything is said to this replica or asked of it."""
         if self.node.asleep:
@@ -338,7 +343,8 @@ class RaftDriver:
         is_told = max(known.commit_index, known.missing_through) >= block.synced_index
         if self.stopped is not None or (is_told and known.commit_index >= block.commit_index):
             return True
-        if self.applied > min(block.synced_index, block.last_index):
+        # What was applied before it was lost is here again before this process knows that it is what was committed.
+        if self.applied > min(block.synced_index, block.last_index, self.node.log.commit):
             return False
         try:
             # What is synced was acknowledged, and may be committed though nobody has said so here.
@@ -459,6 +465,7 @@ class RaftDriver:
             self._tell(self._waiting.pop(outcome.batch.index, ()), outcome)
             if self.stopped is not None or self.node is not node:
                 return  # whoever was told has closed the group, or met damage
+        self._owner.answered()
 
     def _apply_to_machine(self, commit: int) -> list[Applied]:
         """Apply what is committed; return what somebody waits for."""

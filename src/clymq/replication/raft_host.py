@@ -89,6 +89,7 @@ class RaftHost:
         self._closed = False
         self._looked_at = clock.monotonic_ms()
         self._has_stood = False
+        self._judged_since = -1.0
 
     def start(self) -> None:
         """Begin to tick."""
@@ -160,7 +161,9 @@ class RaftHost:
 
     def receive_beat(self, beat: PairHeartbeat) -> None:
         """Take another broker's heartbeat, and what it carries for groups that are awake."""
-        for group in sorted(self._coalescer.hear(beat, self.clock.monotonic_ms())):
+        now = self.clock.monotonic_ms()
+        self._judge_anew_if_stood(now)  # BEFORE a broker counts as heard: what it says may be of long ago
+        for group in sorted(self._coalescer.hear(beat, now)):
             self._drivers[group].wake()
         for group, message in beat.beats:
             self.receive(group, message)
@@ -213,6 +216,16 @@ class RaftHost:
         stood = now - self._looked_at >= self.limits.election_ms_min and not self._has_stood
         self._looked_at, self._has_stood = now, stood
         return stood
+
+    def _judge_anew_if_stood(self, now: float) -> None:
+        """Let leaders find out that they are none, if this process stood still since it looked last."""
+        if now - self._looked_at < self.limits.election_ms_min or self._judged_since == self._looked_at:
+            return
+        self._judged_since = self._looked_at
+        for group in sorted(self._coalescer.silent(now)):
+            self._drivers[group].wake()
+        for driver in list(self._awake):
+            driver.look()
 
     def _write_checkpoints(self, now: float) -> None:
         """Write those that are due, for a little while: each of them waits for the disk, and heartbeats must not."""

@@ -169,9 +169,12 @@ class RaftPartition:
         self.on_lost(error)
 
     def advanced(self) -> None:
-        """More is applied: a seal may be due, or done."""
-        self._seal_if_applied()
+        """More is applied."""
         self.on_advance()
+
+    def answered(self) -> None:
+        """What leases and delays have become of it is known, too: a seal may be due, which writes them down."""
+        self._seal_if_applied()
 
     def stopped(self, error: ClymqError) -> None:
         """This replica is out."""

@@ -23,7 +23,10 @@ class Owner(Protocol):
         """It is no longer leader: forget what was submitted."""
 
     def advanced(self) -> None:
-        """More is committed and applied."""
+        """More is committed and applied; readers may have it."""
+
+    def answered(self) -> None:
+        """All who waited for what is applied have been told, too."""
 
     def stopped(self, error: ClymqError) -> None:
         """This replica is out, and will not come back without being opened anew."""
@@ -57,6 +60,9 @@ class Driven(Protocol):
 
     def tick(self) -> None:
         """Let time pass."""
+
+    def look(self) -> None:
+        """Take the time, and what follows from it for a leader."""
 
     def checkpoint(self) -> bool:
         """Keep the machine's state; return whether that is done."""

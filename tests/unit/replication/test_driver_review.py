@@ -545,7 +545,8 @@ def test_heartbeats_of_a_group_that_has_left_do_not_travel_later() -> None:
     made.gather("g", [Heartbeat("a", "b", 1, 1, 0, 0)])
     made.leave("g", ["b"])
     made.join(["b"], 10_000)
-    assert made.beat(10_000) == [("b", PairHeartbeat("a", 1, ()))]
+    ((_, beat),) = made.beat(10_000)
+    assert not beat.beats
 
 
 def test_a_replica_that_begins_anew_in_a_sleeping_group_is_fed_although_a_message_is_lost() -> None:
