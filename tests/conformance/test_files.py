@@ -214,9 +214,10 @@ def test_the_room_of_a_large_file_is_given_back_by_nobody_who_waits_for_it(
     close = os.close
 
     def note(descriptor: int) -> None:
-        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         close(descriptor)
-        closed_by[name] = threading.current_thread()
+        if path.parent == tmp_path:  # a cluster that tests share closes files of its own meanwhile
+            closed_by[path.name] = threading.current_thread()
 
     small, large = tmp_path / "small", tmp_path / "large"
     small.write_bytes(b"x")
