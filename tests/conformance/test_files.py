@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import stat
@@ -15,6 +16,7 @@ import pytest
 from clymq.clock import ManualClock
 from clymq.config import MiB
 from clymq.errors import DiskFailed, FolderLocked
+from clymq.record.mapped import place_in_file
 from clymq.storage.files import Files, RealFiles
 from clymq.storage.memory import MemoryFiles
 from clymq.storage.replace import make_folders, read_whole, remove_folder, replace
@@ -244,3 +246,38 @@ def test_on_a_clock_a_sync_takes_as_long_as_it_is_told() -> None:
     assert ended == []
     clock.advance(1)
     assert ended == [500]
+
+
+def test_a_view_of_a_mapped_file_says_where_it_lies_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(bytes(8 * MiB))
+    file = RealFiles().open(str(path))
+    place = place_in_file(file.view(0, 8 * MiB)[1000:][5:70])
+    assert place is not None
+    assert place.position == 1005
+    assert place_in_file(file.view(4096, 5 * MiB)) == (place.memory, 4096)
+    assert place_in_file(b"bytes") is None
+    assert place_in_file(memoryview(bytearray(10))[2:]) is None
+    file.close()
+    assert place.memory.send_to(0, 0, 10) is None
+
+
+def test_a_file_that_cannot_be_closed_well_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has let go of its number, and the next file gets it: nothing of that one may be sent as ours."""
+    path = tmp_path / "f"
+    path.write_bytes(bytes(8 * MiB))
+    file = RealFiles().open(str(path))
+    place = place_in_file(file.view(0, 8 * MiB))
+    assert place is not None
+    close = os.close
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, "not all of it was written")
+
+    monkeypatch.setattr(os, "close", fail)
+    with pytest.raises(OSError, match="not all"):
+        file.close()
+    monkeypatch.undo()
+    assert place.memory.send_to(0, 0, 10) is None
+    file.close()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import mmap
+import os
+import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +20,7 @@ from clymq.rpc.memory import MemoryNetwork
 from clymq.rpc.transport import TcpTransport, Transport, Wire, format_address, parse_address
 from clymq.simulation.cluster.loop import Life, VirtualLoop
 from clymq.simulation.cluster.network import Network
+from clymq.storage.files import File, RealFiles
 
 WAIT_SECONDS = 20
 # Wires that a test has made or accepted; closed behind it.
@@ -94,6 +99,14 @@ async def pair(transport: Transport, room: int = 4096) -> tuple[Wire, Collector,
     return ours, here, theirs, there
 
 
+def mapped_file(folder: Path, size: int) -> tuple[bytes, memoryview, File]:
+    """Return what a file holds, all of it as a view, and the file."""
+    whole = random.Random(size).randbytes(size)
+    (folder / "mapped").write_bytes(whole)
+    file = RealFiles().open(str(folder / "mapped"))
+    return whole, file.view(0, size), file
+
+
 def test_bytes_arrive_in_order_in_both_directions(run: Run) -> None:
     async def test(transport: Transport) -> None:
         ours, here, theirs, there = await pair(transport)
@@ -146,6 +159,143 @@ def test_a_view_of_a_mapped_file_can_be_sent(run: Run, tmp_path: Path) -> None:
             del view
 
     run(test)
+
+
+def test_stretches_of_files_arrive_in_their_place_among_other_bytes(run: Run, tmp_path: Path) -> None:
+    """In pieces, because the other side reads slowly; large ones from the file, small ones from memory."""
+
+    async def test(transport: Transport) -> None:
+        whole, view, file = mapped_file(tmp_path, 6_000_000)
+        ours, _, theirs, there = await pair(transport, room=70_000)
+        theirs.pause_reading()
+        sent = [
+            b"head",
+            view[5:3_000_000],
+            b"",
+            b"x" * 100_000,
+            b"",
+            view[3:100],
+            view[3_000_001:],
+            view[77:200_000],
+            b"tail",
+        ]
+        for _ in range(3):
+            ours.write(sent, sum(map(len, sent)))
+        ours.write([view[:1_000_000]], 1_000_000)
+        theirs.resume_reading()
+        expected = 3 * b"".join(sent) + whole[:1_000_000]
+        assert await there.have(len(expected)) == expected
+        assert ours.buffered == 0
+        file.close()
+
+    run(test)
+
+
+def test_what_was_written_of_a_file_leaves_though_the_file_is_closed_meanwhile(run: Run, tmp_path: Path) -> None:
+    async def test(transport: Transport) -> None:
+        whole, view, file = mapped_file(tmp_path, 6_000_000)
+        ours, _, theirs, there = await pair(transport, room=70_000)
+        theirs.pause_reading()
+        ours.write([b"head", view], 4 + len(view))
+        ours.flush()
+        file.close()
+        theirs.resume_reading()
+        assert await there.have(4 + len(whole)) == b"head" + whole
+
+    run(test)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_large_stretch_of_a_file_is_taken_from_it_and_if_it_is_not_there_the_connection_ends(
+    tmp_path: Path, local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows the part of a frame that is missing must not be taken for it."""
+    taken: list[int] = []
+    sendfile = os.sendfile
+
+    def note(to: int, descriptor: int, position: int, count: int) -> int:
+        taken.append(sent := sendfile(to, descriptor, position, count))
+        return sent
+
+    monkeypatch.setattr(os, "sendfile", note)
+
+    async def test() -> None:
+        whole, view, file = mapped_file(tmp_path, 6_000_000)
+        ours, here, _, there = await pair(TcpTransport(local=local), room=70_000)
+        ours.write([b"head", view[:5_000_000]], 5_000_004)
+        assert await there.have(5_000_004) == b"head" + whole[:5_000_000]
+        assert sum(taken) > 5_000_000 - 64 * 1024  # a remainder is copied
+        (tmp_path / "mapped").write_bytes(whole[:4_000_000])  # which nobody may do to what has been mapped
+        ours.write([b"next", view[:5_000_000], b"behind"], 5_000_010)
+        error = await here.ended
+        assert error is not None
+        assert "cannot be read" in str(error)
+        await there.ended
+        assert bytes(there.data[5_000_004:]) == b"next" + whole[:4_000_000]
+        file.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(test(), WAIT_SECONDS))
+    finally:
+        WIRES.clear()
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EBADF])
+def test_a_file_that_fails_while_it_is_sent_ends_the_connection_and_is_no_dead_socket(
+    tmp_path: Path, local: bool, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sendfile = os.sendfile
+    calls = itertools.count()
+
+    def fail(to: int, descriptor: int, position: int, count: int) -> int:
+        if next(calls):
+            raise OSError(number, "no more")
+        return sendfile(to, descriptor, position, min(count, 100_000))
+
+    monkeypatch.setattr(os, "sendfile", fail)
+
+    async def test() -> None:
+        _, view, file = mapped_file(tmp_path, 6_000_000)
+        ours, here, _, there = await pair(TcpTransport(local=local), room=70_000)
+        ours.write([b"head", view], 4 + len(view))
+        ours.flush()
+        ours.write([b"next"], 4)
+        error = await here.ended
+        assert "cannot be read" in str(error)
+        await there.ended
+        assert bytes(there.data) == b"head" + bytes(view[:100_000])
+        assert f"{tmp_path / 'mapped'} cannot be sent from 100000 on" in caplog.text
+        file.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(test(), WAIT_SECONDS))
+    finally:
+        WIRES.clear()
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EPERM, errno.ENOMEM])
+def test_files_that_cannot_be_sent_are_read_as_memory(
+    tmp_path: Path, local: bool, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> int:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+
+    async def test() -> None:
+        whole, view, file = mapped_file(tmp_path, 6_000_000)
+        ours, _, _, there = await pair(TcpTransport(local=local), room=70_000)
+        ours.write([b"head", view], 4 + len(view))
+        assert await there.have(4 + len(whole)) == b"head" + whole
+        ours.abort()
+        file.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(test(), WAIT_SECONDS))
+    finally:
+        WIRES.clear()
 
 
 def test_a_closed_wire_sends_what_was_written_and_then_ends_in_order(run: Run) -> None:

@@ -5,7 +5,7 @@ descriptors. It knows nothing of frames. It owns its sockets instead of using as
 join what is gathered before they send it (in 3.11), and hand out what they received in memory of their own.
 
 * What is written in one turn of the loop leaves in one `sendmsg`, from the memory that it lies in. So written memory
-  must stay as it is until `buffered` has fallen to 0; views of mapped files may be written too.
+  must stay as it is until `buffered` has fallen to 0. Large views of files leave from there (`record.mapped`).
 * The receiver says where received bytes go (`get_buffer`) and is called until the wire is `closed`, once.
 * A wire that was closed still sends what was written before; one that was aborted does not.
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import itertools
 import logging
 import re
 import socket
@@ -26,6 +27,7 @@ from typing import Final, Protocol
 
 from clymq.errors import ConfigError, ConnectFailed, ConnectionLost, InvalidRequest
 from clymq.protocol.frames import Buffer
+from clymq.record.mapped import place_in_file
 from clymq.rpc.local import connect_locally, listen_locally, peer_of, prepare
 
 logger = logging.getLogger("clymq.rpc")
@@ -34,6 +36,8 @@ logger = logging.getLogger("clymq.rpc")
 _FLUSH_AT_BYTES: Final = 256 * 1024
 # Of the buffers that one `sendmsg` may take; Linux allows 1,024.
 _GATHER_MAX: Final = 512
+# Less than this is copied sooner than the kernel has been asked to take it from a file.
+_FROM_FILE_BYTES_MIN: Final = 64 * 1024
 # A peer that has not acknowledged what was sent for so long is gone, or the way to it is.
 _UNACKNOWLEDGED_MS_MAX: Final = 5_000
 _READS_PER_TURN: Final = 4
@@ -264,6 +268,7 @@ class _TcpWire:
         "_closing",
         "_fd",
         "_flush_is_due",
+        "_has_files",
         "_is_full",
         "_loop",
         "_on_drained",
@@ -290,6 +295,8 @@ class _TcpWire:
         self._receiver: Receiver | None = None
         self._unsent: deque[Buffer] = deque()
         self._on_drained: list[Callable[[], None]] = []
+        # Some of it is to be sent from files.
+        self._has_files = False
         # A flush will come at the end of this turn.
         self._flush_is_due = False
         # The socket takes no more; a flush will come when it is writable again.
@@ -354,6 +361,8 @@ class _TcpWire:
             return
         self._unsent.extend(buffers)
         self.buffered += size
+        if size >= _FROM_FILE_BYTES_MIN and any(map(_is_in_file, buffers)):
+            self._has_files = True
         if not (self._flush_is_due or self._is_full):
             if self.buffered >= _FLUSH_AT_BYTES:
                 self._flush()
@@ -382,20 +391,13 @@ class _TcpWire:
             self._flush()
 
     def _flush(self) -> None:
-        unsent = self._unsent
         try:
-            while unsent:
-                if len(unsent) == 1:
-                    sent = self._socket.send(unsent[0])
-                elif len(unsent) <= _GATHER_MAX:
-                    sent = self._socket.sendmsg(unsent)
-                else:
-                    sent = self._socket.sendmsg([unsent[at] for at in range(_GATHER_MAX)])
-                self.buffered -= sent
-                if self.buffered == 0:
-                    unsent.clear()
-                else:
-                    self._drop_sent(sent)
+            while self._unsent:
+                sent = self._send_some_with_files() if self._has_files else self._send_some()
+                if sent is None:  # the rest of a frame is missing: whatever followed would be taken for it
+                    self._end_soon(ConnectionLost(f"what is to be sent to {self.address} cannot be read"))
+                    return
+                self._drop_sent(sent)
         except (BlockingIOError, InterruptedError):
             self._is_full = True
             self._loop.add_writer(self._fd, self._writable)
@@ -408,18 +410,44 @@ class _TcpWire:
         if self._closing:
             self._end_soon(None)
 
+    def _send_some(self) -> int:
+        unsent = self._unsent
+        if len(unsent) == 1:
+            return self._socket.send(unsent[0])
+        if len(unsent) <= _GATHER_MAX:
+            return self._socket.sendmsg(unsent)
+        return self._socket.sendmsg([unsent[at] for at in range(_GATHER_MAX)])
+
+    def _send_some_with_files(self) -> int | None:
+        """Send what comes first from its file if it lies in one, else all up to the next that does; None: it cannot."""
+        unsent = self._unsent
+        while not len(unsent[0]):
+            unsent.popleft()
+        first = unsent[0]
+        if not _is_in_file(first):
+            some = itertools.islice(unsent, _GATHER_MAX)
+            before: list[Buffer] = list(itertools.takewhile(lambda each: not _is_in_file(each), some))
+            return self._socket.sendmsg(before)
+        place = place_in_file(first)
+        assert place is not None
+        sent = place.memory.send_to(self._fd, place.position, len(first))
+        return self._socket.send(first) if sent is None else sent or None
+
     def _cannot_send(self, error: ConnectionLost) -> None:
         """Nobody is there to send to; what they said before may still lie in the socket: the reader finds its end."""
         if self._closing or not self._reading:
             self._end_soon(error)
             return
-        self._unsent.clear()
-        self.buffered = 0
+        self._forget_unsent()
         if self._on_drained:
             self._loop.call_soon(self._tell_drained)
 
     def _drop_sent(self, sent: int) -> None:
         unsent = self._unsent
+        self.buffered -= sent
+        if self.buffered == 0:
+            self._forget_unsent()
+            return
         while sent:
             first = unsent.popleft()
             if len(first) > sent:
@@ -463,10 +491,18 @@ class _TcpWire:
         self._loop.remove_writer(self._fd)
         self._fd = -1
         self._socket.close()
+        self._forget_unsent()
+
+    def _forget_unsent(self) -> None:
         self._unsent.clear()
         self.buffered = 0
+        self._has_files = False
 
     def _tell_closed(self, error: ConnectionLost | None) -> None:
         self._tell_drained()
         if self._receiver is not None:
             self._receiver.closed(error)
+
+
+def _is_in_file(buffer: Buffer) -> bool:
+    return len(buffer) >= _FROM_FILE_BYTES_MIN and place_in_file(buffer) is not None

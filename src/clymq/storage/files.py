@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import threading
@@ -23,9 +24,12 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from clymq.errors import DiskFailed, DiskFull, FolderLocked, StorageError
+from clymq.record.mapped import FileMemory, address_of
 
 Buffer = bytes | bytearray | memoryview
 SyncDone = Callable[[StorageError | None], None]
+
+log = logging.getLogger("clymq.storage")
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
@@ -33,6 +37,14 @@ FOLDER_MODE: Final = 0o700
 _BUFFERS_MAX: Final = 1024
 # A file is mapped anew only when at least so much has been added: a smaller tail is cheaper to copy.
 _REMAP_BYTES: Final = 4 * 1024 * 1024
+# What is said of files that cannot be sent: by their file system, for want of memory, or because it is forbidden.
+_CANNOT_BE_SENT: Final = {
+    errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOMEM, errno.ENOBUFS, errno.EPERM, errno.EACCES
+}  # fmt: skip
+_OF_THE_SOCKET: Final = {
+    errno.EAGAIN, errno.EINTR, errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.ETIMEDOUT,
+    errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ECONNREFUSED,
+}  # fmt: skip
 # A file of this size or more is let go of by a thread of its own when it is removed.
 _LARGE_BYTES: Final = 16 * 1024 * 1024
 
@@ -308,7 +320,7 @@ class RealFile:
                 return memoryview(self.read(start, end - start))
             with _translated("map", self.path):
                 size = os.fstat(self._descriptor).st_size
-                mapped = memoryview(mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ) if size else b"")
+                mapped = memoryview(_Map.of(self, self._descriptor, size) if size else b"")
             self._map = mapped
         return mapped[start:end]
 
@@ -324,12 +336,25 @@ class RealFile:
         with _translated("sync", self.path):
             os.fdatasync(self._descriptor)
 
+    def send_to(self, socket: int, position: int, count: int) -> int | None:
+        """See `FileMemory`. Whether an error is the socket's or the file's only its number says."""
+        if self._descriptor < 0:
+            return None
+        try:
+            return os.sendfile(socket, self._descriptor, position, count)
+        except OSError as error:
+            if error.errno in _OF_THE_SOCKET:
+                raise
+            if error.errno in _CANNOT_BE_SENT:
+                return None
+            log.error("%s cannot be sent from %d on: %s", self.path, position, error.strerror)
+            return 0
+
     def close(self) -> None:
         """Let go of it; views that were given out stay valid, because a map outlives its descriptor."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._map = None
+        descriptor, self._descriptor, self._map = self._descriptor, -1, None
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _write_piece_by_piece(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write again what was written short, until it is there or the reason comes to light."""
@@ -339,6 +364,22 @@ class RealFile:
                 written = os.pwrite(self._descriptor, rest, position)
                 position += written
                 rest = rest[written:]
+
+
+class _Map(mmap.mmap, FileMemory):
+    """A file in memory. It can be sent from the file as long as that is open."""
+
+    _file: RealFile
+
+    @classmethod
+    def of(cls, file: RealFile, descriptor: int, size: int) -> _Map:
+        mapped = cls(descriptor, size, prot=mmap.PROT_READ)
+        mapped._file = file
+        mapped.address = address_of(mapped)
+        return mapped
+
+    def send_to(self, socket: int, position: int, count: int) -> int | None:
+        return self._file.send_to(socket, position, count)
 
 
 class _RealLock:
