@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import threading
@@ -63,6 +64,35 @@ def test_one_broker_is_there_soon_and_leaves_nothing_behind(clymq_cluster: Local
     assert not folder.exists()
     assert threads() == before
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+def test_what_readers_get_of_a_log_leaves_from_its_file(
+    clymq_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing on its way from the block to the socket has made a copy of it."""
+    values = [number.to_bytes(4, "big") * 2500 for number in range(1000)]
+    sendfile, taken = os.sendfile, 0
+
+    def note(to: int, descriptor: int, position: int, count: int) -> int:
+        nonlocal taken
+        sent = sendfile(to, descriptor, position, count)
+        taken += sent
+        return sent
+
+    monkeypatch.setattr(os, "sendfile", note)
+
+    async def test() -> None:
+        async with AsyncProducer(clymq_cluster.bootstrap) as producer, AsyncConsumer(clymq_cluster.bootstrap) as reader:
+            await producer.create_topic("from-its-file")
+            await producer.push_many("from-its-file", values)
+            await reader.assign("from-its-file", "0")
+            found: list[bytes] = []
+            while len(found) < len(values):
+                found += [message.value for message in await reader.pull(timeout=LONG_SECONDS)]
+            assert found == values
+
+    run(test())
+    assert taken > 0.8 * 10_000 * len(values)
 
 
 def test_a_failed_start_leaves_nothing_behind_either(monkeypatch: pytest.MonkeyPatch) -> None:
