@@ -237,6 +237,37 @@ def test_the_room_of_a_large_file_is_given_back_by_nobody_who_waits_for_it(
         files.remove(str(large))
 
 
+def test_the_room_of_a_large_file_is_given_back_in_small_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who syncs another file, or removes the folder that it was in, waits for one bit and not for a gigabyte."""
+    cuts: list[int] = []
+    truncate = os.ftruncate
+
+    def note(descriptor: int, length: int) -> None:
+        before = os.fstat(descriptor).st_size
+        truncate(descriptor, length)
+        assert before - length <= 16 * MiB
+        cuts.append(length)
+
+    (tmp_path / "large").write_bytes(bytes(100 * MiB))
+    monkeypatch.setattr(os, "ftruncate", note)
+    files = RealFiles()
+    files.remove(f"{tmp_path}/large")
+    files.close()
+    assert min(cuts) <= 16 * MiB
+
+
+def test_a_large_file_that_somebody_still_looks_at_stays_as_it_is_for_them(tmp_path: Path) -> None:
+    whole = random.Random(5).randbytes(32 * MiB)
+    (tmp_path / "large").write_bytes(whole)
+    files = RealFiles()
+    file = files.open(f"{tmp_path}/large")
+    view = file.view(0, len(whole))
+    file.close()
+    files.remove(f"{tmp_path}/large")
+    files.close()
+    assert view == whole
+
+
 def test_on_a_clock_a_sync_takes_as_long_as_it_is_told() -> None:
     clock, ended = ManualClock(), []
     files = MemoryFiles(clock=clock)

@@ -204,8 +204,9 @@ class RealFiles:
     def remove(self, path: str) -> None:
         """Remove a file, or a folder that is empty.
 
-        The name is gone at once. The room of a large file is given back by a thread: the kernel takes up to half a
-        second for a gigabyte, from whoever lets go of it last.
+        The name is gone at once. The room of a large file is given back by a thread, bit by bit: the kernel takes up to
+        half a second for a gigabyte, from whoever lets go of it last, and whoever syncs a file or removes the folder
+        meanwhile waits for the bit that is going.
         """
         with _translated("remove", path):
             if os.path.isdir(path) and not os.path.islink(path):
@@ -267,6 +268,7 @@ class RealFiles:
 
     def _let_go(self) -> None:
         while (descriptor := self._removed.get()) is not None:
+            _shrink_to_nothing(descriptor)
             os.close(descriptor)
 
     def _run_syncs(self) -> None:
@@ -396,10 +398,19 @@ def _open_if_large(path: str) -> int | None:
     """Return a descriptor that keeps the room of a large file when its name is gone; None for any other."""
     try:
         if os.lstat(path).st_size >= _LARGE_BYTES:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         pass  # it is removed all the same, or that says why not
     return None
+
+
+def _shrink_to_nothing(descriptor: int) -> None:
+    """Cut a file without a name shorter and shorter, if nobody else has it open or mapped: only then a lease is had."""
+    with suppress(OSError):
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        for length in range(os.fstat(descriptor).st_size, 0, -_LARGE_BYTES):
+            os.ftruncate(descriptor, length)
 
 
 def _sync_for_error(file: File) -> StorageError | None:
