@@ -87,6 +87,14 @@ class SealedBlock:
         try:
             lost = give_up_tail(block, self.seal) if self._place.mode != Ack.QUORUM else Lost()
             self._settle(block)
+        except (CorruptBatch, CorruptBlock) as error:
+            try:
+                if self._rotted:  # and yet it was read from its first byte
+                    raise
+                self._note_rot(block, error)
+            finally:
+                block.close()
+            return self.open()
         except StorageError:
             block.close()
             raise
@@ -147,13 +155,17 @@ class SealedBlock:
 
     def damaged(self, error: CorruptBatch | CorruptBlock) -> None:
         """A read has met damage: serve nothing until this replica is read from its first byte and mended."""
+        self._note_rot(self._served(), error)
+        self.close()
+
+    def _note_rot(self, block: Block, error: CorruptBatch | CorruptBlock) -> None:
+        """Let it be read from its first byte when it is opened anew."""
         log.error("%s has rotted: %s", self._path, error)
         # BEFORE it is opened anew: that all of it was committed no batch may be left to say.
         end = self._place.seal_index
-        noted = dataclasses.replace(self._served().checkpoint, commit_index=end, missing_through=end)
+        noted = dataclasses.replace(block.checkpoint, commit_index=end, missing_through=end)
         write_checkpoint(self._files, f"{self._path}/checkpoint", noted)
         self._rotted = True
-        self.close()
 
     def closed(self) -> BlockClosed:
         """Say how it ended, as it was said when it was sealed."""

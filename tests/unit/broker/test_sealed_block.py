@@ -12,6 +12,7 @@ from clymq.errors import InvalidRequest, NotReady, OffsetOutOfRange
 from clymq.protocol.controller import HostedBlock
 from clymq.record.batch import Batch
 from clymq.record.layout import Buffer
+from clymq.storage.block import Block
 from clymq.storage.folder import DataFolder
 from clymq.storage.memory import MemoryFiles
 from clymq.types import Ack
@@ -149,6 +150,32 @@ def test_rot_in_a_whole_block_is_never_handed_out_and_is_mended_from_another() -
     asyncio.run(block.mend([Source(source)], lambda _: None))
     assert block.whole
     assert bytes(block.read(0, 1 << 20)) == bytes(source.read(0, 1 << 20))
+    block.close()
+    assert broker.hosts(place).open() == (True, 0)
+
+
+@pytest.mark.parametrize("mode", [Ack.QUORUM, Ack.LEADER])
+@pytest.mark.parametrize("batch", [1, 4, 5])
+def test_rot_that_is_met_where_the_seal_is_looked_for_is_mended_as_any_other(mode: Ack, batch: int) -> None:
+    """The checkpoint says that all is well up to the end, so nothing else of the block is read when it is opened."""
+    broker, (_, source) = Broker(sealed=True), whole()
+    place = place_of(broker, mode)
+    written = Block.open(broker.files, PATH, config=SMALL, handles=broker.folder.handles)
+    written.commit_all()
+    written.write_checkpoint(written.last_index, b"")
+    position = written.position_of(batch)
+    written.close()
+    broker.files.flip(f"{PATH}/batches", position + 66, 0)
+    block = broker.hosts(place)
+    block.open()
+    if block.whole:  # nobody has come by
+        with pytest.raises(NotReady):
+            block.read_at(0, 1 << 20)
+        block.open()
+    assert not block.whole
+    asyncio.run(block.mend([Source(source)], lambda _: None))
+    assert block.whole
+    assert bytes(block.read_at(0, 1 << 20)) == bytes(source.read_at(0, 1 << 20))
     block.close()
     assert broker.hosts(place).open() == (True, 0)
 
