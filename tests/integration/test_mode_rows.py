@@ -364,7 +364,9 @@ def test_row_75_without_a_control_plane_fetch_leaders_stop_acknowledging_until_t
             async with AsyncProducer(cluster.bootstrap) as producer:
                 await producer.push("unsure", b"again")
             found = await values(cluster, "unsure")
-            assert found[:stored] == read
+            # The first that was refused may have been written, and read: the session is looked at behind the write.
+            assert stored <= len(read) <= stored + 1
+            assert found[: len(read)] == read
             assert found[-1] == b"again"
 
     run(check())
