@@ -57,6 +57,17 @@ class Collector:
         return bytes(self.data)
 
 
+async def alone(transport: Transport, test: Callable[[Transport], Awaitable[None]]) -> None:
+    """Run a test, for so long at most, and leave no wire behind."""
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            await test(transport)
+    finally:
+        for wire in WIRES:
+            wire.abort()
+        WIRES.clear()
+
+
 @pytest.fixture(params=["tcp", "local", "memory", "simulated"])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Transport], Awaitable[None]]], None]:
     async def main(test: Callable[[Transport], Awaitable[None]]) -> None:
@@ -67,13 +78,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Transport], Await
             loop = asyncio.get_running_loop()
             assert isinstance(loop, VirtualLoop)
             transport = Network(loop, lambda *_: 0.1).transport(Life(loop, "127.0.0.1"))
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                await test(transport)
-        finally:
-            for wire in WIRES:
-                wire.abort()
-            WIRES.clear()
+        await alone(transport, test)
 
     def run_main(test: Callable[[Transport], Awaitable[None]]) -> None:
         with asyncio.Runner(loop_factory=VirtualLoop if request.param == "simulated" else None) as runner:
@@ -219,9 +224,9 @@ def test_a_large_stretch_of_a_file_is_taken_from_it_and_if_it_is_not_there_the_c
 
     monkeypatch.setattr(os, "sendfile", note)
 
-    async def test() -> None:
+    async def test(transport: Transport) -> None:
         whole, view, file = mapped_file(tmp_path, 6_000_000)
-        ours, here, _, there = await pair(TcpTransport(local=local), room=70_000)
+        ours, here, _, there = await pair(transport, room=70_000)
         ours.write([b"head", view[:5_000_000]], 5_000_004)
         assert await there.have(5_000_004) == b"head" + whole[:5_000_000]
         assert sum(taken) > 5_000_000 - 64 * 1024  # a remainder is copied
@@ -234,10 +239,7 @@ def test_a_large_stretch_of_a_file_is_taken_from_it_and_if_it_is_not_there_the_c
         assert bytes(there.data[5_000_004:]) == b"next" + whole[:4_000_000]
         file.close()
 
-    try:
-        asyncio.run(asyncio.wait_for(test(), WAIT_SECONDS))
-    finally:
-        WIRES.clear()
+    asyncio.run(alone(TcpTransport(local=local), test))
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -255,9 +257,9 @@ def test_a_file_that_fails_while_it_is_sent_ends_the_connection_and_is_no_dead_s
 
     monkeypatch.setattr(os, "sendfile", fail)
 
-    async def test() -> None:
+    async def test(transport: Transport) -> None:
         _, view, file = mapped_file(tmp_path, 6_000_000)
-        ours, here, _, there = await pair(TcpTransport(local=local), room=70_000)
+        ours, here, _, there = await pair(transport, room=70_000)
         ours.write([b"head", view], 4 + len(view))
         ours.flush()
         ours.write([b"next"], 4)
@@ -268,10 +270,7 @@ def test_a_file_that_fails_while_it_is_sent_ends_the_connection_and_is_no_dead_s
         assert f"{tmp_path / 'mapped'} cannot be sent from 100000 on" in caplog.text
         file.close()
 
-    try:
-        asyncio.run(asyncio.wait_for(test(), WAIT_SECONDS))
-    finally:
-        WIRES.clear()
+    asyncio.run(alone(TcpTransport(local=local), test))
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -284,18 +283,15 @@ def test_files_that_cannot_be_sent_are_read_as_memory(
 
     monkeypatch.setattr(os, "sendfile", refuse)
 
-    async def test() -> None:
+    async def test(transport: Transport) -> None:
         whole, view, file = mapped_file(tmp_path, 6_000_000)
-        ours, _, _, there = await pair(TcpTransport(local=local), room=70_000)
+        ours, _, _, there = await pair(transport, room=70_000)
         ours.write([b"head", view], 4 + len(view))
         assert await there.have(4 + len(whole)) == b"head" + whole
         ours.abort()
         file.close()
 
-    try:
-        asyncio.run(asyncio.wait_for(test(), WAIT_SECONDS))
-    finally:
-        WIRES.clear()
+    asyncio.run(alone(TcpTransport(local=local), test))
 
 
 def test_a_closed_wire_sends_what_was_written_and_then_ends_in_order(run: Run) -> None:

@@ -424,12 +424,11 @@ class _TcpWire:
         while not len(unsent[0]):
             unsent.popleft()
         first = unsent[0]
-        if not _is_in_file(first):
+        place = place_in_file(first) if len(first) >= _FROM_FILE_BYTES_MIN else None
+        if place is None:
             some = itertools.islice(unsent, _GATHER_MAX)
             before: list[Buffer] = list(itertools.takewhile(lambda each: not _is_in_file(each), some))
             return self._socket.sendmsg(before)
-        place = place_in_file(first)
-        assert place is not None
         sent = place.memory.send_to(self._fd, place.position, len(first))
         return self._socket.send(first) if sent is None else sent or None
 
