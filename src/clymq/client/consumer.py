@@ -18,6 +18,7 @@ from typing import Final
 from clymq.client.cluster import Cluster
 from clymq.client.handling import Handler
 from clymq.client.handling import Run as Handling
+from clymq.client.heap import keep_what_is_freed
 from clymq.client.identity import default_name
 from clymq.client.in_hand import InHand
 from clymq.client.lessee import PartitionLessee
@@ -56,6 +57,7 @@ class AsyncConsumer:
         self.name = default_name() if name is None else check_name(name, "consumer")
         if credit_bytes < 1:
             raise InvalidRequest(f"credit_bytes {credit_bytes} must be at least 1")
+        keep_what_is_freed()
         self._credit_bytes = credit_bytes
         self._timeout = timeout
         self._cluster = Cluster(bootstrap, name=self.name, role="consumer", surroundings=surroundings)
