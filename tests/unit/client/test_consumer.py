@@ -20,6 +20,7 @@ from clymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from clymq.protocol.broker import Pull
 from clymq.rpc.memory import MemoryNetwork
 from fake_cluster import CLIENT, FakeCluster
 from rpc_pair import virtually
@@ -126,6 +127,31 @@ def test_pull_returns_as_soon_as_there_is_anything() -> None:
         await producer.push("t", b"x")
         assert [message.value for message in await pulling] == [b"x"]
         assert cluster.clock.monotonic_ms() - began < 10_000
+
+    consuming(main)
+
+
+def test_a_broker_is_asked_for_more_before_its_reader_gets_busy_with_much_and_after_it_has_got_a_little() -> None:
+    async def main(cluster: FakeCluster, producer: AsyncProducer, consumer: AsyncConsumer) -> None:
+        events: list[str] = []
+        ask = consumer._cluster.ask
+
+        def asking(address: str, request: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(request, Pull):  # what is written leaves at the end of the turn
+                asyncio.get_running_loop().call_soon(events.append, f"asked from {request.offset}")
+            return ask(address, request, *arguments, **options)
+
+        consumer._cluster.ask = asking  # type: ignore[method-assign]
+        await fill(producer, 0, 2000)
+        await consumer.assign("t", "0")
+        check(list(await consumer.pull(10_000, timeout=5.0)), 0)
+        events.append("has 2000")
+        await pause(cluster.clock, 50)
+        await fill(producer, 2000, 2010)
+        check(list(await consumer.pull(10_000, timeout=5.0)), 2000)
+        events.append("has 10")
+        await pause(cluster.clock, 50)
+        assert events == ["asked from 0", "asked from 2000", "has 2000", "has 10", "asked from 2010"]
 
     consuming(main)
 
