@@ -325,6 +325,23 @@ def test_row_62_two_are_pushed_everything_and_a_slow_one_holds_up_only_itself(cl
     run(main())
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_message_wakes_whoever_waits_for_it(clients: Clients, mode: Mode) -> None:
+    async def main() -> None:
+        topic = await made(clients)
+        async with clients.producer() as producer, clients.consumer() as consumer:
+            await consumer.subscribe(topic, mode=mode, group="g")
+            for number in range(3):
+                waiting = asyncio.create_task(consumer.pull(timeout=LONG_SECONDS))
+                await producer.push(topic, b"%d" % number)
+                messages = await asyncio.wait_for(waiting, LONG_SECONDS / 4)
+                assert [message.value for message in messages] == [b"%d" % number]
+                if mode in SHARING:
+                    await consumer.ack(messages)
+
+    run(main(), LONG_SECONDS)
+
+
 @pytest.mark.parametrize("mode", [Mode.PSB_PULL, Mode.PSB_PUSH])
 def test_row_77_a_stored_position_outlives_its_consumer_and_lag_is_right(clients: Clients, mode: Mode) -> None:
     async def main() -> None:

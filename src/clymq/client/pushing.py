@@ -175,7 +175,8 @@ class PushedReader(PartitionReader):
             raise error_of(last)
 
     def _delivered(self, pub: Pub, payload: memoryview) -> None:
-        self._keep(payload)
+        if self._keep(payload):
+            self._on_change()
         self._costs.append((self._fetched, pub.cost_bytes))
         self._going_well()
 

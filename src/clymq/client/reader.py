@@ -187,20 +187,20 @@ class PartitionReader:
         )
         limit_ms = PULL_WAIT_MS + self._cluster.config.request_ms_max
         answer = await self._cluster.ask(address, request, timeout_ms=limit_ms)
-        before = self._fetched
-        self._keep(answer.payload)
+        has_more = self._keep(answer.payload)
         self._worked(answer.reply, route)
-        if self._fetched == before:
-            return
-        if len(answer.payload) < PULL_BYTES_MIN:
+        if has_more and len(answer.payload) < PULL_BYTES_MIN:
             self._on_change()
             await next_turn()  # whoever has waited for these few goes first, and asking for more comes behind
-        else:
+        elif has_more:
             # Who has waited may be busy with so many for long: the broker is asked for more first, and works meanwhile.
             asyncio.get_running_loop().call_soon(self._on_change)
 
-    def _keep(self, payload: memoryview) -> None:
-        """Check the batches of an answer, all BEFORE one is kept, and that they follow what is there."""
+    def _keep(self, payload: memoryview) -> bool:
+        """Check the batches of an answer, all BEFORE one is kept, and that they follow what is there.
+
+        Return whether there are any; `on_change` is still to be called then.
+        """
         batches: list[Batch] = []
         position, expected = 0, self._fetched
         while position < len(payload):
@@ -221,6 +221,7 @@ class PartitionReader:
             self._kept += batches
             self._kept_bytes += sum(batch.length for batch in batches)
             self._fetched = expected
+        return bool(batches)
 
     def _worked(self, reply: Pulled, route: ReadRoute) -> None:
         self._going_well()
