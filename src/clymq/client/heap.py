@@ -19,4 +19,4 @@ _BLOCK_BYTES: Final = 16 * 1024 * 1024
 @cache
 def keep_what_is_freed() -> None:
     """Have up to twice a block of freed memory used again instead of given back."""
-    bytearray(_BLOCK_BYTES)
+    bytes(_BLOCK_BYTES)  # of zeros, which the kernel promises and nobody writes
