@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from clymq.simulation.chaos.client_faults import ClientFaults
 from clymq.simulation.chaos.disk_faults import damage_file, known_to_be_committed, sizes
 from clymq.simulation.chaos.faults import GROUPS
 from clymq.simulation.chaos.mutations import OF_BROKERS, applied
 from clymq.simulation.chaos.network_faults import ring_cuts
 from clymq.simulation.chaos.plan import KINDS, Fault
 from clymq.simulation.chaos.scene import some_of
+from clymq.simulation.chaos.workload import Workload
 from clymq.storage.checkpoint import Checkpoint, write_checkpoint
 from clymq.storage.files import RealFiles
 
@@ -27,6 +31,57 @@ def test_in_a_ring_everybody_reaches_a_majority_and_no_two_the_same(count: int) 
     assert all(len(some) >= count // 2 + 1 for some in reached)
     assert not all(some == set(brokers) for some in reached)
     assert count == 3 or all(one != other for one, other in combinations(reached, 2))
+
+
+class Standing(Workload):
+    """Clients without processes: only who is alive, and that nobody dead is struck."""
+
+    def __init__(self, count: int) -> None:
+        self.producers = tuple(f"p{number}" for number in range(count))
+        self.readers = tuple(f"r{number}" for number in range(count))
+        self.workers = tuple(f"w{number}" for number in range(count))
+        self.alive = {*self.producers, *self.readers, *self.workers}
+
+    def start(self, *names: str) -> None:
+        assert not self.alive.intersection(names)
+        self.alive.update(names)
+
+    def kill(self, name: str) -> None:
+        self.alive.remove(name)
+
+    def freeze(self, name: str) -> str:
+        self.alive.remove(name)
+        return name
+
+    def replace(self, name: str) -> str:
+        assert name in self.alive
+        return f"{name}-1"
+
+    def release(self, process: str) -> None:
+        if "-" not in process:
+            self.alive.add(process)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("pick", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "kinds",
+    [("kill producer", "zombie producer"), ("kill reader", "freeze reader"), ("kill worker", "freeze worker")],
+)
+def test_two_faults_of_a_turn_never_strike_the_same_client(count: int, pick: float, kinds: tuple[str, str]) -> None:
+    async def main() -> None:
+        clients = Standing(count)
+        everybody = set(clients.alive)
+        faults = ClientFaults(clients)
+        for _ in range(2):
+            async with AsyncExitStack() as stack:
+                for kind in kinds:
+                    make = getattr(faults, kind.replace(" ", "_"))
+                    await stack.enter_async_context(make(Fault(kind, "", pick, 0.5)))
+                assert clients.alive != everybody
+            assert clients.alive == everybody
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("seed", range(20))

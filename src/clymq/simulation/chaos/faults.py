@@ -25,7 +25,7 @@ class Faults:
     def __init__(self, scene: Scene) -> None:
         self.operator = OperatorFaults(scene)
         self._groups = (
-            ProcessFaults(scene), DiskFaults(scene), NetworkFaults(scene), ClientFaults(scene), self.operator
+            ProcessFaults(scene), DiskFaults(scene), NetworkFaults(scene), ClientFaults(scene.workload), self.operator
         )  # fmt: skip
 
     def make(self, fault: Fault) -> AbstractAsyncContextManager[None]:
