@@ -202,6 +202,14 @@ def test_bench_measures_what_goes_in_and_out(clymq: Command) -> None:
     assert "messages/s" in clymq.text(f"bench produce --topic {name} --messages 10")
 
 
+@pytest.mark.parametrize("what", ["produce", "latency"])
+@pytest.mark.parametrize("size", [16 * 1024 * 1024 + 1, 2**63 - 1])
+def test_bench_refuses_messages_that_no_batch_can_hold(clymq: Command, what: str, size: int) -> None:
+    error = clymq.one(f"bench {what} --messages 1 --size {size}", code=1)["error"]
+    assert error["code"] == "MessageTooLarge"
+    assert f"--size {size}" in error["message"]
+
+
 # --- For people ---
 
 

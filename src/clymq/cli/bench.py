@@ -12,7 +12,7 @@ from clymq.cli.asking import Asker, ack_of, client_command
 from clymq.cli.printing import json_text, show_table
 from clymq.cli.progress import progress
 from clymq.client.admin import AsyncAdmin
-from clymq.errors import BufferFull
+from clymq.errors import BufferFull, MessageTooLarge
 from clymq.types import Ack
 
 PULL_MESSAGES: Final = 10_000
@@ -51,7 +51,7 @@ def _options(messages: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
 def produce(asker: Asker, topic: str | None, messages: int, size: int, ack: Ack) -> None:
     """Send messages one by one, as fast as they are taken, until all are stored."""
     name = topic or f"bench-{ack.name.lower()}"
-    value = bytes(size)
+    value = _message(asker, size)
 
     async def work() -> float:
         async with asker.admin() as admin:
@@ -116,7 +116,7 @@ def consume(asker: Asker, topic: str | None, messages: int, size: int, ack: Ack)
 def latency(asker: Asker, topic: str | None, messages: int, size: int, ack: Ack) -> None:
     """Push messages one after the other, each when the one before is stored."""
     name = topic or f"bench-{ack.name.lower()}"
-    value = bytes(size)
+    value = _message(asker, size)
 
     async def work() -> list[float]:
         async with asker.admin() as admin:
@@ -136,6 +136,15 @@ def latency(asker: Asker, topic: str | None, messages: int, size: int, ack: Ack)
     _answer(
         asker, [{"name": f"push {rank}", "unit": "ms", "value": _at(times, rank)} for rank in ("p50", "p99", "p99.9")]
     )
+
+
+def _message(asker: Asker, size: int) -> bytes:
+    """Return a message of so many bytes; whether the topic takes it is the topic's to say."""
+    limit = asker.config.batch_bytes_max
+    if size > limit:
+        problem = f"--size {size}: no message is larger than batch_bytes_max = {limit}"
+        raise MessageTooLarge(problem, size_bytes=size, limit_bytes=limit)
+    return bytes(size)
 
 
 async def _make(admin: AsyncAdmin, topic: str, ack: Ack) -> None:
