@@ -1,7 +1,7 @@
 """What the C library does with memory that Python has let go.
 
 glibc gives the top of its heap back to the kernel as soon as a little is free there, and every page that is needed
-again is a fault: a consumer that lets a thousand messages of 1 KB go at a time spends a third of its time on those. How
+again is a fault: a consumer that lets some megabytes of messages go at a time spends a third of its time on those. How
 much is a little it learns from the largest block that was mapped by itself and freed: twice that. So one such block is
 made and freed, untouched, once in a process; it costs microseconds and no memory. Whoever sets glibc's own variables
 (`MALLOC_TRIM_THRESHOLD_` and its like) has decided otherwise, and nothing changes; nor does it with other C libraries.
