@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from client_subjects import new_topic
-from clymq import Consumer, Producer
+from clymq import Ack, Consumer, Producer
 from clymq.cli.main import run
 from clymq.testing.waiting import wait_until
 
@@ -173,6 +174,19 @@ def test_row_61_dead_letters_are_listed_and_sent_again_once(clymq: Command, topi
     resent = clymq.lines(f"pull {topic} --from 20")
     assert [(each["value"], each["headers"]) for each in resent] == [("0", []), ("1", []), ("2", [])]
     assert clymq.one("dlq list nowhere", code=1)["error"]["code"] == "UnknownTopic"
+
+
+def test_dead_letters_are_listed_while_their_partition_is_being_made(clymq: Command, topic: str) -> None:
+    clymq.one(f"topic create {topic}.dlq --ack unset")
+
+    def give_it_a_state() -> None:
+        with Producer(clymq.bootstrap) as producer:
+            producer.set_partition_state(f"{topic}.dlq", "0", ack=Ack.QUORUM)
+
+    later = threading.Timer(0.3, give_it_a_state)
+    later.start()
+    assert clymq.one(f"dlq list {topic}") == {"topic": topic, "messages": []}
+    later.join()
 
 
 def test_a_dead_letter_that_was_cut_is_sent_again_whole(clymq: Command, topic: str, clymq_bootstrap: str) -> None:

@@ -7,6 +7,7 @@ is cut is read anew from where it came.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -19,13 +20,16 @@ from clymq.client.admin import AsyncAdmin
 from clymq.client.consumer import AsyncConsumer
 from clymq.client.messages import Message
 from clymq.client.producer import AsyncProducer
-from clymq.errors import UnknownTopic
+from clymq.clock import SystemClock, pause
+from clymq.errors import PartitionUnset, UnknownTopic
 
 RESENT_GROUP: Final = "clymq-resend"
 OURS: Final = "clymq-"
 CUT: Final = "clymq-cut"
 PULL_SECONDS: Final = 1.0
 SHOWN_MAX: Final = 40
+UNSET_TRIES: Final = 20
+UNSET_PAUSE_MS: Final = 100
 
 
 @click.group()
@@ -92,7 +96,7 @@ async def _read(consumer: AsyncConsumer, topic: str, starts: dict[str, int]) -> 
     messages: list[Message] = []
     if not starts:
         return messages
-    ends = await consumer.end_offsets(topic)
+    ends = await _ends(consumer, topic)
     for partition, start in starts.items():
         if start < ends.get(partition, 0):
             await consumer.assign(topic, partition, start)
@@ -101,6 +105,15 @@ async def _read(consumer: AsyncConsumer, topic: str, starts: dict[str, int]) -> 
         messages += await consumer.pull(timeout=PULL_SECONDS)
         left = {partition for partition in left if await consumer.position(topic, partition) < ends[partition]}
     return sorted(messages, key=lambda message: (message.partition, message.offset))
+
+
+async def _ends(consumer: AsyncConsumer, topic: str) -> dict[str, int]:
+    """Return where the partitions end; one that a broker is just making for its first letter has no state yet."""
+    for _ in range(UNSET_TRIES):
+        with suppress(PartitionUnset):
+            return await consumer.end_offsets(topic)
+        await pause(SystemClock(), UNSET_PAUSE_MS)
+    return await consumer.end_offsets(topic)
 
 
 async def _resend(
