@@ -72,3 +72,9 @@ def test_every_such_setting_is_a_flag_of_a_command() -> None:
         if isinstance(option, SettingOption)
     }
     assert flags == set(COMMAND_SETTINGS)
+
+
+@pytest.mark.parametrize("flag", ["--host", "--rack"])
+def test_a_label_that_is_no_unicode_is_wrong_usage(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["broker", flag, "\udc91"]) == 2
+    assert flag in capsys.readouterr().err

@@ -21,6 +21,15 @@ from clymq.rpc.transport import TcpTransport
 from clymq.storage.files import RealFiles
 
 
+def _label(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Refuse a label that cannot be stored: an argument of the shell may be any bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("it must be text in Unicode") from None
+    return value
+
+
 @click.command()
 @setting_option("--name", default="Broker0", show_default=True, help="Unique among the brokers of a cluster.")
 @setting_option(
@@ -47,8 +56,8 @@ from clymq.storage.files import RealFiles
 )
 @setting_option("--root", default="/ClyMQ", show_default=True, help="Where the cluster's tree lies in ZooKeeper.")
 @setting_option("--data", default="broker-data", show_default=True, help="The folder of its messages.")
-@setting_option("--host", default="", help="The machine it is on: replicas go to different ones.")
-@setting_option("--rack", default="", help="The rack it is in: replicas go to different ones.")
+@setting_option("--host", default="", callback=_label, help="The machine it is on: replicas go to different ones.")
+@setting_option("--rack", default="", callback=_label, help="The rack it is in: replicas go to different ones.")
 @setting_option("--power", type=click.IntRange(1, 1000), default=1, show_default=True, help="Its share of the data.")
 @click.option(
     "--with-zkserver",
