@@ -28,7 +28,8 @@ OURS: Final = "clymq-"
 CUT: Final = "clymq-cut"
 PULL_SECONDS: Final = 1.0
 SHOWN_MAX: Final = 40
-UNSET_TRIES: Final = 20
+# A busy cluster takes seconds to give a partition its state.
+UNSET_TRIES: Final = 100
 UNSET_PAUSE_MS: Final = 100
 
 

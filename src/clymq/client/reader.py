@@ -187,12 +187,12 @@ class PartitionReader:
         )
         limit_ms = PULL_WAIT_MS + self._cluster.config.request_ms_max
         answer = await self._cluster.ask(address, request, timeout_ms=limit_ms)
-        has_more = self._keep(answer.payload)
+        got_some = self._keep(answer.payload)
         self._worked(answer.reply, route)
-        if has_more and len(answer.payload) < PULL_BYTES_MIN:
+        if got_some and len(answer.payload) < PULL_BYTES_MIN:
             self._on_change()
             await next_turn()  # whoever has waited for these few goes first, and asking for more comes behind
-        elif has_more:
+        elif got_some:
             # Who has waited may be busy with so many for long: the broker is asked for more first, and works meanwhile.
             asyncio.get_running_loop().call_soon(self._on_change)
 
