@@ -243,8 +243,10 @@ def test_the_room_of_a_large_file_is_given_back_in_small_bits(tmp_path: Path, mo
     truncate = os.ftruncate
 
     def note(descriptor: int, length: int) -> None:
-        before = os.fstat(descriptor).st_size
+        before, path = os.fstat(descriptor).st_size, Path(f"/proc/self/fd/{descriptor}").readlink()
         truncate(descriptor, length)
+        if path.parent != tmp_path:
+            return  # a cluster that tests share has files of its own
         assert before - length <= 16 * MiB
         cuts.append(length)
 
@@ -303,7 +305,10 @@ def test_a_file_that_cannot_be_closed_well_is_closed(tmp_path: Path, monkeypatch
     close = os.close
 
     def fail(descriptor: int) -> None:
+        is_ours = Path(f"/proc/self/fd/{descriptor}").readlink() == path
         close(descriptor)
+        if not is_ours:
+            return  # a cluster that tests share has files of its own
         raise OSError(errno.EIO, "not all of it was written")
 
     monkeypatch.setattr(os, "close", fail)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from clymq.broker.hosting import Hosting
 from clymq.cli.serving import serve
 from clymq.clock import SystemClock
 from clymq.config import Config
@@ -103,32 +102,28 @@ async def one_broker(folder: object) -> AsyncIterator[tuple[ZkServerNode, Broker
 
 
 class Astray:
-    """Hosting that meets what it has no name for, so often."""
+    """One broker's hosting, which meets what it has no name for, so often. Other brokers in the process do not."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: BrokerNode, *, times: int) -> None:
         self.left = times
         self.applied = 0
+        self._apply = broker.broker.hosting.apply
+        monkeypatch.setattr(broker.broker.hosting, "apply", self._astray)
 
-    def method(self) -> Callable[[Hosting, BrokerConfig], Awaitable[None]]:
-        original = Hosting.apply
-
-        async def apply(hosting: Hosting, config: BrokerConfig) -> None:
-            if self.left:
-                self.left -= 1
-                raise ZeroDivisionError("a state that cannot be")
-            self.applied += 1
-            await original(hosting, config)
-
-        return apply
+    async def _astray(self, config: BrokerConfig) -> None:
+        if self.left:
+            self.left -= 1
+            raise ZeroDivisionError("a state that cannot be")
+        self.applied += 1
+        await self._apply(config)
 
 
 def test_a_broker_that_met_an_error_without_a_name_goes_on_hosting(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check() -> None:
-        astray = Astray(times=1)
-        monkeypatch.setattr(Hosting, "apply", astray.method())
         async with one_broker(tmp_path) as (_, broker), asyncio.timeout(LONG_SECONDS):
+            astray = Astray(monkeypatch, broker, times=1)
             await broker.start("127.0.0.1:0")
             assert astray.applied
 
@@ -139,15 +134,15 @@ def test_a_broker_that_cannot_host_ends_with_the_reason(tmp_path: object, monkey
     """It would look alive, and everybody would wait for it."""
 
     async def check() -> None:
-        astray = Astray(times=0)
         monkeypatch.setattr("clymq.rpc.lasting.FAILURES_MAX", 2)
-        monkeypatch.setattr(Hosting, "apply", astray.method())
         async with one_broker(tmp_path) as (_, broker), asyncio.timeout(LONG_SECONDS):
             await broker.start("127.0.0.1:0")
+            astray = Astray(monkeypatch, broker, times=0)
             astray.left = 1_000
             broker.broker.ask_again()
             assert "ZeroDivisionError" in str(await broker.failed())
         async with one_broker(tmp_path) as (_, broker), asyncio.timeout(LONG_SECONDS):
+            Astray(monkeypatch, broker, times=1_000)
             with pytest.raises(UnknownServerError, match="ZeroDivisionError"):
                 await broker.start("127.0.0.1:0")
 

@@ -15,8 +15,10 @@ import pytest
 from clymq import AsyncAdmin, AsyncConsumer, AsyncProducer
 from clymq.errors import InvalidRequest, NotController, RequestTimeout
 from clymq.metadata.catalog import Catalog
+from clymq.node.broker import BrokerNode
+from clymq.protocol.controller import BrokerConfig
 from clymq.testing import LocalCluster
-from clymq.testing.waiting import until, until_asked
+from clymq.testing.waiting import until, until_asked, wait_until
 from rows import LONG_SECONDS, refusal, run
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +151,31 @@ def test_a_killed_leader_is_replaced_and_a_frozen_one_acknowledges_nothing() -> 
 
 
 @pytest.mark.quick_skip
+def test_a_leader_that_can_serve_no_more_is_as_if_killed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a process of its own it would end; here it must not stay and look alive."""
+
+    async def astray(_: BrokerConfig) -> None:
+        raise ZeroDivisionError("a state that cannot be")
+
+    with LocalCluster(3, config={"session_timeout_ms": 1000, "controller_tick_ms": 100}) as cluster:
+        run(make(cluster))
+        assert run(push(cluster, b"1")) == 0
+        leader = cluster.leader("t", "0")
+        node = cluster._servers[leader]._node
+        assert isinstance(node, BrokerNode)
+        monkeypatch.setattr("clymq.rpc.lasting.FAILURES_MAX", 1)
+        monkeypatch.setattr(node.broker.hosting, "apply", astray)
+        cluster._servers[leader]._background.call(node.broker.ask_again)
+        assert run(push(cluster, b"2")) is not None
+        wait_until(lambda: cluster.leader("t", "0") != leader, "another leads", seconds_max=LONG_SECONDS)
+        assert "a state that cannot be" in caplog.text
+        cluster.kill(leader)
+        cluster.start(leader)
+        assert run(read(cluster, 2)) == [b"1", b"2"]
+
+
 def test_a_leader_that_is_cut_off_is_replaced_and_follows_after_the_heal() -> None:
     async def check() -> None:
         async with LocalCluster(3, config={"session_timeout_ms": 1500}) as cluster:

@@ -7,12 +7,14 @@ For tests of programs that use ClyMQ: one broker serves in a fraction of a secon
 loop of its own, so calls may come from any thread and with or without an event loop. They block; none takes long.
 
 Who is killed says nothing more to anybody: connections break, leadership is not handed over, the session runs out. Who
-is frozen does nothing at all until it is thawed. Who is cut off from another has no connection with it: unlike in
+is frozen does nothing at all until it is thawed. Who can serve no more by itself, for instance because its disk has
+failed, is as if killed, and the log says why. Who is cut off from another has no connection with it: unlike in
 `ProcessCluster`, both are told at once. Each connection is broken, and refused, by the one of the two that opens it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import tempfile
@@ -25,7 +27,7 @@ from weakref import WeakSet
 from clymq.cli.figures import process_totals
 from clymq.clock import SystemClock
 from clymq.config import load
-from clymq.errors import ConnectFailed, InvalidRequest
+from clymq.errors import ClymqError, ConnectFailed, InvalidRequest
 from clymq.metadata.remote import RemoteStore
 from clymq.node.broker import BrokerNode
 from clymq.node.zkserver import ZkServerNode
@@ -184,6 +186,10 @@ class _Node(Protocol):
         """Serve; when this returns, it does."""
         ...
 
+    async def failed(self) -> ClymqError:
+        """Wait until it can serve no more, and say why."""
+        ...
+
     async def close(self) -> None:
         """Stop cleanly."""
         ...
@@ -206,6 +212,7 @@ class _Server:
         self._files = RealFiles(sync_threads=sync_threads)
         self._node: _Node | None = None
         self._thawed: threading.Event | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.address = ""
 
     def start(self, address: str) -> None:
@@ -219,7 +226,14 @@ class _Server:
     async def _start(self, address: str) -> str:
         self._node = self._make(self._name, self._transport, self._files)
         await self._node.start(address)
+        self._watching = asyncio.create_task(self._die_with(self._node))
         return self._node.address
+
+    async def _die_with(self, node: _Node) -> None:
+        """End as its process would if the node can serve no more: it must not only look alive."""
+        await node.failed()
+        self._transport.is_muted = True
+        self._transport.break_connections()
 
     def stop(self) -> None:
         try:
