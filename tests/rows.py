@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -53,6 +54,15 @@ def run(work: Coroutine[Any, Any, T], *, seconds_max: float = 60) -> T:
             return await work
 
     return asyncio.run(limited())
+
+
+def descriptors() -> set[tuple[str, Path]]:
+    """What this process has open, and by which number. Others in it, like the fixture's cluster, may close theirs."""
+    found = set()
+    for path in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # the folder itself, and what has just been closed
+            found.add((path.name, path.readlink()))
+    return found
 
 
 class Asking:

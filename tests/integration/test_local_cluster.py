@@ -19,7 +19,7 @@ from clymq.node.broker import BrokerNode
 from clymq.protocol.controller import BrokerConfig
 from clymq.testing import LocalCluster
 from clymq.testing.waiting import until, until_asked, wait_until
-from rows import LONG_SECONDS, refusal, run
+from rows import LONG_SECONDS, descriptors, refusal, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def threads() -> set[str]:
 
 def test_one_broker_is_there_soon_and_leaves_nothing_behind(clymq_cluster: LocalCluster) -> None:
     """The fixture's cluster is there already, so that what is measured is not the time that Python takes to import."""
-    before, descriptors = threads(), len(list(Path("/proc/self/fd").iterdir()))
+    before, open_before = threads(), descriptors()
     began = time.process_time()
     with LocalCluster() as cluster:
         # In processor time, which does not depend on what else the machine is doing.
@@ -65,7 +65,7 @@ def test_one_broker_is_there_soon_and_leaves_nothing_behind(clymq_cluster: Local
         assert folder.is_dir()
     assert not folder.exists()
     assert threads() == before
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert descriptors() <= open_before
 
 
 def test_what_readers_get_of_a_log_leaves_from_its_file(
@@ -102,13 +102,13 @@ def test_a_failed_start_leaves_nothing_behind_either(monkeypatch: pytest.MonkeyP
         raise NotController("not today")
 
     monkeypatch.setattr(Catalog, "register_broker", fail)
-    before, descriptors = threads(), len(list(Path("/proc/self/fd").iterdir()))
+    before, open_before = threads(), descriptors()
     cluster = LocalCluster()
     with pytest.raises(NotController):
         cluster.open()
     assert not cluster.folder.exists()
     assert threads() == before
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert descriptors() <= open_before
 
 
 def test_servers_are_stopped_and_started_with_what_they_had() -> None:
@@ -176,6 +176,7 @@ def test_a_leader_that_can_serve_no_more_is_as_if_killed(
         assert run(read(cluster, 2)) == [b"1", b"2"]
 
 
+@pytest.mark.quick_skip
 def test_a_leader_that_is_cut_off_is_replaced_and_follows_after_the_heal() -> None:
     async def check() -> None:
         async with LocalCluster(3, config={"session_timeout_ms": 1500}) as cluster:

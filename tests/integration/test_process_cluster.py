@@ -23,6 +23,7 @@ from clymq.testing.processes import Processes, ProcessFailed
 from clymq.testing.proxies import Proxies
 from clymq.testing.store_cluster import StoreCluster, StoreKind
 from clymq.testing.waiting import WaitedTooLong, until_asked, wait_until
+from rows import descriptors
 
 SERVER = """
 import signal, socket, sys, time
@@ -192,11 +193,7 @@ def test_everything_is_killed_after_an_exception_and_no_descriptor_stays_open(tm
     with pytest.raises(KeyError):
         run()
     assert [is_gone(pid) for pid in pids] == [True] * 3
-    assert descriptors() == before
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    assert descriptors() <= before
 
 
 @pytest.mark.parametrize("session", [False, True])
