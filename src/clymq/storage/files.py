@@ -47,6 +47,7 @@ _OF_THE_SOCKET: Final = {
 }  # fmt: skip
 # A file of this size or more is let go of by a thread of its own when it is removed.
 _LARGE_BYTES: Final = 16 * 1024 * 1024
+_CUT_BYTES: Final = 4 * 1024 * 1024
 
 
 class File(Protocol):
@@ -409,8 +410,9 @@ def _shrink_to_nothing(descriptor: int) -> None:
     with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        for length in range(os.fstat(descriptor).st_size, 0, -_LARGE_BYTES):
+        for length in range(os.fstat(descriptor).st_size, 0, -_CUT_BYTES):
             os.ftruncate(descriptor, length)
+            os.fsync(descriptor)  # else the disk hears of many cuts at once, and discards them before anything else
 
 
 def _sync_for_error(file: File) -> StorageError | None:
