@@ -14,6 +14,10 @@ from pathlib import Path
 
 # Taken out: servers would take it for a setting that they do not know.
 DATA = os.environ.pop("CLYMQ_BENCH_DATA", None)
+# Longer than the second after which queues give back the room of what was deleted, where they have to be told.
+CALM_LOOKS = 5
+LOOK_SECONDS = 0.5
+CALM_BYTES = 1024 * 1024
 
 
 @contextlib.contextmanager
@@ -84,6 +88,30 @@ def settle(processes: Sequence[int], *, share_max: float, seconds_max: float) ->
         if sum(map(cpu_seconds, processes)) - before < share_max:
             return
     raise TimeoutError
+
+
+def calm_disk(*, seconds_max: float, statistics: Path = Path("/proc/diskstats")) -> bool:
+    """Wait until the disks have had next to nothing to write or to discard for some looks; False: they still have.
+
+    A file system may tell the disk of gigabytes that were freed when nobody thinks of them any more, and whoever syncs
+    a file then waits.
+    """
+    os.sync()
+    deadline, calm, before = time.monotonic() + seconds_max, 0, _disk_bytes(statistics)
+    while calm < CALM_LOOKS:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+        now = _disk_bytes(statistics)
+        calm = calm + 1 if now - before < CALM_BYTES else 0
+        before = now
+    return True
+
+
+def _disk_bytes(statistics: Path) -> int:
+    """Bytes that all disks have written and discarded; a kernel that counts no discards names none."""
+    rows = [line.split() for line in statistics.read_text().splitlines()]
+    return sum(512 * (int(row[9]) + (int(row[16]) if len(row) > 16 else 0)) for row in rows)
 
 
 def shares_of_a_core(processes: Sequence[int], seconds: float) -> list[float]:

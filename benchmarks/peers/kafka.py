@@ -110,6 +110,7 @@ class Kafka(System):
             f"log.dirs={self.folder / str(number)}", "auto.create.topics.enable=false",
             f"offsets.topic.replication.factor={count}", f"default.replication.factor={count}",
             f"min.insync.replicas={(count + 1) // 2}", "message.max.bytes=2000000",
+            "log.segment.delete.delay.ms=1000",
         ]  # fmt: skip
         if self.promise.synced:
             lines.append("log.flush.interval.messages=1")

@@ -24,7 +24,7 @@ from benchmarks.peers.figures import RAW, Book, Cell, percentile
 from benchmarks.peers.registry import OURS
 from benchmarks.peers.system import Promise, ServerFailed, System, wait_until
 from benchmarks.peers.verdicts import CONSUME, FAILOVER, LATENCY, MILLISECONDS, PARTITIONS, PRODUCE, RATE, SECONDS
-from benchmarks.processes import folder
+from benchmarks.processes import calm_disk, folder
 
 MEGA = 1e6
 ONE_UNACKNOWLEDGED = Promise(1, synced=False, acknowledged=False)
@@ -39,6 +39,7 @@ RECOVERY_BYTES = 10_000
 FAILOVER_TOPIC, RECOVERY_TOPIC = "all-failover", "all-much"
 FILL_BYTES_PER_SECOND_MIN = 20e6
 MEMORY_PER_STORED_BYTE = 2.5
+CALM_SECONDS_MAX = 30.0
 FAN_OUT, START, COST, RECOVERY = "fan-out", "start-up", "cost", "recovery"
 
 
@@ -221,7 +222,10 @@ class Run:
             self.book.add(cell, found * MEGA / size)
 
     def _latency(self, promise: Promise, running: Sequence[System]) -> None:
+        """Not before the disk is done with what was deleted after the work before: who would wait for it is chance."""
         plan = self._plan
+        if not calm_disk(seconds_max=CALM_SECONDS_MAX):
+            self._say(f"  the disk is still busy after {CALM_SECONDS_MAX:g} s")
         for turn, order in self._turns(running, plan.turns):
             for size, system in itertools.product(plan.latency_sizes, order):
                 cells = {
