@@ -20,11 +20,12 @@ from clymq.cli.zookeeper import ZookeeperServer, find_jars
 from clymq.client.admin import AsyncAdmin
 from clymq.clock import SystemClock
 from clymq.config import Config
-from clymq.errors import ClymqError, ConnectFailed, NodeExists
+from clymq.errors import ClymqError, ConnectFailed, ConnectionLost, NodeExists
 from clymq.metadata.store import Create
 from clymq.metadata.zookeeper import ZookeeperStore
 from clymq.testing.process_cluster import ProcessCluster
 from clymq.testing.waiting import until_asked
+from cutting_proxy import CuttingProxy
 from store_subjects import until, zookeeper
 
 __all__ = ["zookeeper"]  # the fixture
@@ -208,6 +209,33 @@ def test_the_timeout_is_the_one_that_the_server_grants(zookeeper: ZookeeperServe
         # It grants 2 to 20 ticks of 500 ms.
         async with opened(zookeeper.address, config=Config(session_timeout_ms=60_000)) as store:
             assert store.session.timeout_ms == 10_000
+
+    asyncio.run(test())
+
+
+def test_a_handshake_that_is_never_answered_does_not_cost_the_session(zookeeper: ZookeeperServer) -> None:
+    """A server that is just starting accepts connections, and forgets what they ask."""
+
+    async def test() -> None:
+        config = Config(session_timeout_ms=6000, store_request_ms_max=1000)
+        proxy = await CuttingProxy(zookeeper.address).start()
+        try:
+            async with opened(proxy.address, root="/handshake", config=config) as store:
+                before = store.session.id
+                proxy.cut()
+                proxy.hold_after(b"\0")  # whatever comes first
+
+                async def answers() -> bool:
+                    with contextlib.suppress(ConnectFailed, ConnectionLost):
+                        await store.sync()
+                        return True
+                    return False
+
+                await until_asked(answers, "the store answers", seconds_max=4)
+                assert proxy.struck.is_set()
+                assert (store.session.id, store.session.lost) == (before, False)
+        finally:
+            await proxy.close()
 
     asyncio.run(test())
 

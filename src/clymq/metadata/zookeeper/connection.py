@@ -4,6 +4,8 @@
   it can begin another, so that none slips into a session that nobody asked for; then the client is stopped.
 * kazoo keeps what is asked while it is disconnected and sends it at some later time. Here a call waits until there is
   a connection, and fails with `ConnectFailed` if none comes: it was not sent, and will not be.
+* A ZooKeeper server that is just starting accepts connections and forgets what they ask. kazoo waits for the answer to
+  a handshake as long as the session lasts, divided by the servers that it was told of: one server is told as several.
 * Reads, which any follower may answer alone, confirm no session; writes and `sync`, which the leader has seen, do. A
   `sync` at every quarter of the timeout keeps the confirmation fresh.
 """
@@ -55,6 +57,8 @@ from clymq.metadata.store import Session
 # In seconds, as kazoo wants it; as often as it takes, for only the store ends a session.
 _RECONNECT = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_jitter": 0.2, "max_delay": 0.25}
 
+# So many handshakes may go unanswered, at the least, before that costs a session.
+_HANDSHAKES_MIN = 3
 _LOST_ON_THE_WAY = "the connection to zookeeper was lost before the answer came"
 _TRANSLATIONS: dict[type[Exception], Callable[[str], ClymqError]] = {
     NoNodeError: lambda path: NodeMissing(f"there is no node {path}"),
@@ -69,6 +73,12 @@ _TRANSLATIONS: dict[type[Exception], Callable[[str], ClymqError]] = {
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+def _named_often(hosts: str) -> str:
+    servers, slash, root = hosts.partition("/")
+    names = servers.split(",")
+    return ",".join(names * -(-_HANDSHAKES_MIN // len(names))) + slash + root
 
 
 class Connection:
@@ -89,7 +99,7 @@ class Connection:
         self._timer: Timer | None = None
         self._on_end: list[Callable[[ClymqError], None]] = []
         self._client = KazooClient(
-            self._hosts, self.session.timeout_ms / 1000, connection_retry=_RECONNECT, logger=logger
+            _named_often(hosts), self.session.timeout_ms / 1000, connection_retry=_RECONNECT, logger=logger
         )
         self._note_granted_timeout()
         self._client.add_listener(self._state_changed)
