@@ -7,7 +7,6 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from clymq.protocol.frames import PREFIX
 from clymq.protocol.verbs import verb_of
 from clymq.rpc import Call, Peer, Server, connect
 from clymq.rpc.transport import TcpTransport, parse_address
+from rows import descriptors
 from rpc_pair import endpoint, feed, hello, until, wire
 
 WAIT_SECONDS = 60
@@ -313,14 +313,10 @@ def test_replies_that_nobody_asked_for_are_passed_over(caplog: pytest.LogCapture
     assert attack(caplog, test) == []
 
 
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_connections_that_come_and_go_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def test(target: Target, attacker: Attacker) -> None:
         attacker.socket.close()
-        before = open_files()
+        before = descriptors()
         for number in range(200):
             visitor = await Attacker(target).open()
             if number % 2:
@@ -330,7 +326,7 @@ def test_connections_that_come_and_go_leave_nothing(caplog: pytest.LogCaptureFix
                 visitor.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             visitor.socket.close()
         await target.dropped()
-        assert open_files() <= before
+        assert descriptors() <= before
 
     attack(caplog, test)
 

@@ -47,6 +47,7 @@ _OF_THE_SOCKET: Final = {
 }  # fmt: skip
 # A file of this size or more is let go of by a thread of its own when it is removed.
 _LARGE_BYTES: Final = 16 * 1024 * 1024
+# So much of it at a time: what others wait for.
 _CUT_BYTES: Final = 4 * 1024 * 1024
 
 
